@@ -1,0 +1,1 @@
+//! Collators: rows to batches.

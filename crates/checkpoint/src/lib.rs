@@ -1,0 +1,1 @@
+//! Checkpoints: snapshot, background writer, manifest, Hugging Face layout, retention, strict loading.

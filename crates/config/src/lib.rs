@@ -1,0 +1,1 @@
+//! Hydra-style composition: layered YAML/TOML, overrides, origins, diagnostics, registries.

@@ -1,0 +1,206 @@
+//! The operations that decide training speed, as one trait over candle's storages.
+//!
+//! `tt-cpu` implements it for [`candle_core::CpuStorage`], `tt-tpu` for its device storage; the tensor
+//! crate calls it and owns shapes, broadcasting and gradients. Every method writes into storages that
+//! the caller took from the device's pool, so a training step allocates nothing.
+//!
+//! Conventions: operands are `(storage, layout)` pairs ([`View`]); unless a method says otherwise an
+//! operand is contiguous from its layout's start offset, and outputs are contiguous from element 0.
+//! Floating-point operands are f32; ids, positions and segments u32; labels i64.
+//! `Write::Assign` overwrites an output, `Write::Accumulate` adds to it.
+//! Results never depend on the number of threads: work is split into fixed blocks and partial results
+//! are combined in a fixed order.
+//! Errors: candle's, for a dtype or a shape that the method does not take.
+
+use candle_core::backend::BackendStorage;
+use candle_core::{Layout, Result};
+
+/// A read-only operand.
+pub type View<'a, S> = (&'a S, &'a Layout);
+
+/// What happens to the previous content of an output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Write {
+    Assign,
+    Accumulate,
+}
+
+/// Shape and masking of scaled-dot-product attention.
+///
+/// Query `i` sits at absolute position `i + keys - queries` and sees key `j` if `j` is not later
+/// (`causal`), is less than `window` positions back (if given), and carries the same segment id
+/// (if segments are given). A query that sees no key gives zeros.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AttentionParams {
+    pub batch: usize,
+    pub queries: usize,
+    pub keys: usize,
+    pub heads: usize,
+    /// Divides `heads`; query head `h` reads key/value head `h / (heads / kv_heads)`.
+    pub kv_heads: usize,
+    pub head_dim: usize,
+    /// Multiplies the scores, usually `1 / sqrt(head_dim)`.
+    pub scale: f32,
+    pub causal: bool,
+    pub window: Option<usize>,
+}
+
+/// Cross-entropy of a linear head. A label of `ignore_index` has neither loss nor gradient.
+///
+/// Per valid row with logits `z`, `lse = log sum exp z`:
+/// `(1 - label_smoothing) * (lse - z[label]) + label_smoothing * (lse - mean z) + z_loss * lse^2`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CrossEntropyParams {
+    pub ignore_index: i64,
+    pub label_smoothing: f32,
+    pub z_loss: f32,
+}
+
+/// One AdamW step (decoupled decay, bias correction, PyTorch's form), `step` counted from 1:
+/// `p *= 1 - lr*weight_decay; m = b1*m + (1-b1)*g; v = b2*v + (1-b2)*g*g;`
+/// `p -= lr/(1-b1^step) * m / (sqrt(v/(1-b2^step)) + eps)`, with `g` first multiplied by the gradient scale.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AdamWParams {
+    pub lr: f64,
+    pub beta1: f64,
+    pub beta2: f64,
+    pub eps: f64,
+    pub weight_decay: f64,
+    pub step: u64,
+}
+
+/// Names one stream of the counter-based generator (Philox 4x32-10); element `i` of a stream is a pure
+/// function of (`key`, `stream`, `i`), the same bits on every device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RngKey {
+    pub key: u64,
+    pub stream: u64,
+}
+
+pub trait FusedOps: BackendStorage {
+    /// Sets elements `0..len` to `value`.
+    fn fill(&mut self, len: usize, value: f32) -> Result<()>;
+    /// `out[i] = a[i] + b[i]`.
+    fn add_into(a: View<Self>, b: View<Self>, out: &mut Self) -> Result<()>;
+    /// `self[i] += alpha * x[i]`, `self` contiguous from element 0.
+    fn axpy(&mut self, alpha: f32, x: View<Self>) -> Result<()>;
+    /// `self[i] *= alpha * factor[0]`, for the first `len` elements; `factor` absent counts as 1.
+    fn scale(&mut self, len: usize, alpha: f32, factor: Option<View<Self>>) -> Result<()>;
+
+    /// `out = a . b` or `out += a . b` for `a` `[.., m, k]`, `b` `[.., k, n]`, `out` `[.., m, n]`: equal leading
+    /// dims, any strides (transposed and expanded operands are not copied); `out` contiguous from element 0.
+    fn matmul_into(a: View<Self>, b: View<Self>, out: &mut Self, write: Write) -> Result<()>;
+    /// `out[r, c] = row[c]` for `rows` rows: a bias laid down before `matmul_into(.., Accumulate)`.
+    fn broadcast_row_into(row: View<Self>, rows: usize, out: &mut Self) -> Result<()>;
+    /// `out[c] (+)= sum_r x[r, c]`, `x` seen as `[rows, cols]`.
+    fn sum_rows_into(x: View<Self>, rows: usize, out: &mut Self, write: Write) -> Result<()>;
+    /// `out[slot] = sum_i x[i]^2`, accumulated in f64 and stored as f32.
+    fn sum_squares_into(x: View<Self>, out: &mut Self, slot: usize) -> Result<()>;
+
+    /// `y = x / rms(x) * weight` over rows of `x` `[rows, D]`, `inv_rms` `[rows]` is kept for the backward pass.
+    fn rms_norm(
+        x: View<Self>,
+        weight: View<Self>,
+        eps: f32,
+        y: &mut Self,
+        inv_rms: &mut Self,
+    ) -> Result<()>;
+    /// Gradients of [`FusedOps::rms_norm`]; `dx` is assigned, `dweight` `[D]` written as asked.
+    fn rms_norm_backward(
+        x: View<Self>,
+        weight: View<Self>,
+        inv_rms: View<Self>,
+        dy: View<Self>,
+        dx: Option<&mut Self>,
+        dweight: Option<(&mut Self, Write)>,
+    ) -> Result<()>;
+
+    /// Rotates pairs (i, i + D/2) of `x` `[B, T, H, D]` by the angle of row `positions[b, t]` of the tables
+    /// `cos`, `sin` `[P, D/2]`; `positions` is `[B, T]`. `inverse` rotates back, which is the gradient.
+    /// `x` may be a view whose last dim is contiguous (a slice of a fused projection).
+    fn rope(
+        x: View<Self>,
+        cos: View<Self>,
+        sin: View<Self>,
+        positions: View<Self>,
+        inverse: bool,
+        y: &mut Self,
+    ) -> Result<()>;
+
+    /// `y = silu(gate) * up`.
+    fn swiglu(gate: View<Self>, up: View<Self>, y: &mut Self) -> Result<()>;
+    /// Gradients of [`FusedOps::swiglu`].
+    fn swiglu_backward(
+        gate: View<Self>,
+        up: View<Self>,
+        dy: View<Self>,
+        dgate: &mut Self,
+        dup: &mut Self,
+    ) -> Result<()>;
+
+    /// Attention of `q` `[B, Tq, H, D]` over `k`, `v` `[B, Tk, Hkv, D]` into `out` `[B, Tq, H, D]`; `lse` `[B, H, Tq]` is
+    /// kept for the backward pass. `segments` are the ids of queries `[B, Tq]` and keys `[B, Tk]`.
+    /// `q`, `k`, `v` may be views whose last dim is contiguous. Scores are made block by block, never Tq x Tk.
+    fn attention(
+        params: &AttentionParams,
+        q: View<Self>,
+        k: View<Self>,
+        v: View<Self>,
+        segments: Option<(View<Self>, View<Self>)>,
+        out: &mut Self,
+        lse: &mut Self,
+    ) -> Result<()>;
+    /// Gradients of [`FusedOps::attention`], all assigned.
+    #[allow(clippy::too_many_arguments)]
+    fn attention_backward(
+        params: &AttentionParams,
+        q: View<Self>,
+        k: View<Self>,
+        v: View<Self>,
+        segments: Option<(View<Self>, View<Self>)>,
+        out: View<Self>,
+        lse: View<Self>,
+        dout: View<Self>,
+        dq: &mut Self,
+        dk: &mut Self,
+        dv: &mut Self,
+    ) -> Result<()>;
+
+    /// Loss of `hidden` `[rows, D]` through the head `weight` `[V, D]` against `labels` `[rows]`, in chunks of rows, the
+    /// logits never held whole. `totals[0]` is the summed loss, `totals[1]` the number of valid rows,
+    /// `totals[2]` the sum of `lse^2` over them.
+    /// If asked for, `dhidden` `[rows, D]` and `dweight` `[V, D]` are assigned the gradients of the *sum*, computed while
+    /// the logits of a chunk are at hand.
+    fn linear_cross_entropy(
+        params: &CrossEntropyParams,
+        hidden: View<Self>,
+        weight: View<Self>,
+        labels: View<Self>,
+        totals: &mut Self,
+        dhidden: Option<&mut Self>,
+        dweight: Option<&mut Self>,
+    ) -> Result<()>;
+
+    /// `y[r] = weight[ids[r]]` for `weight` `[V, D]`. An id that is not below `V` is an error.
+    fn embedding(weight: View<Self>, ids: View<Self>, y: &mut Self) -> Result<()>;
+    /// `dweight[ids[r]] += dy[r]`, in the order of `r`.
+    fn embedding_backward(ids: View<Self>, dy: View<Self>, dweight: &mut Self) -> Result<()>;
+
+    /// `y[i] = x[i] / (1 - p)` if element `i` of the stream is kept, else 0. The same call on `dy` is the gradient.
+    fn dropout(x: View<Self>, p: f32, rng: RngKey, y: &mut Self) -> Result<()>;
+    /// `self[i] = mean + std * normal(i)` for the first `len` elements.
+    fn fill_normal(&mut self, len: usize, mean: f32, std: f32, rng: RngKey) -> Result<()>;
+    /// `self[i]` uniform in `[low, high)` for the first `len` elements.
+    fn fill_uniform(&mut self, len: usize, low: f32, high: f32, rng: RngKey) -> Result<()>;
+
+    /// One step on `param` in place; `m`, `v` are the moments; all contiguous from element 0. `grad_scale` `[1]` (the clip
+    /// coefficient over the divisor of the loss) multiplies the gradient and stays on the device.
+    fn adamw_step(
+        params: &AdamWParams,
+        param: &mut Self,
+        grad: View<Self>,
+        grad_scale: View<Self>,
+        m: &mut Self,
+        v: &mut Self,
+    ) -> Result<()>;
+}

@@ -1,0 +1,1 @@
+//! Rows from sources in computed order, tokenizer, packing, prefetch, Cursor.

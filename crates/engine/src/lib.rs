@@ -1,0 +1,1 @@
+//! Generation: KV cache, sampler, token stream.

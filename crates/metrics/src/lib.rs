@@ -1,0 +1,1 @@
+//! StepRecord and its sinks: JSONL, console.

@@ -1,0 +1,1 @@
+//! Parameters by path, the Forward context, layers, initialisation.

@@ -1,0 +1,1 @@
+//! Tensor, device, autograd tape, operations and fused operations.

@@ -1,0 +1,1 @@
+//! Goldens, gradient checks, tiny configurations (dev-dependency only).

@@ -1,0 +1,1 @@
+//! Models: the trait, one file per architecture.

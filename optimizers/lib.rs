@@ -1,0 +1,1 @@
+//! Optimizers: the trait, one file per optimizer, schedules.

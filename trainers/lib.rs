@@ -1,0 +1,1 @@
+//! Trainers: the trait, the training loop, one file per trainer.
