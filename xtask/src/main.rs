@@ -13,29 +13,30 @@ chores:
 const CHECKS: &[Check] = &[
     Check {
         name: "formatting",
-        cargo: &["fmt", "--all", "--check"],
+        cargo: "fmt --all --check",
         rustdocflags: None,
     },
     Check {
         name: "lints",
-        cargo: &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"],
+        cargo: "clippy --workspace --all-targets -- -D warnings",
         rustdocflags: None,
     },
     Check {
         name: "tests",
-        cargo: &["test", "--workspace"],
+        cargo: "test --workspace",
         rustdocflags: None,
     },
     Check {
         name: "documentation links",
-        cargo: &["doc", "--workspace", "--no-deps", "--document-private-items"],
+        cargo: "doc --workspace --no-deps --document-private-items",
         rustdocflags: Some("-D warnings"),
     },
 ];
 
 struct Check {
     name: &'static str,
-    cargo: &'static [&'static str],
+    /// The command line after `cargo`, split at spaces.
+    cargo: &'static str,
     rustdocflags: Option<&'static str>,
 }
 
@@ -52,14 +53,17 @@ fn main() -> ExitCode {
 
 fn check() -> ExitCode {
     for check in CHECKS {
-        let command_line = check.cargo.join(" ");
-        println!("== {}: cargo {command_line}", check.name);
+        println!("== {}: cargo {}", check.name, check.cargo);
         let started = Instant::now();
         if let Err(problem) = check.run() {
             eprintln!("== {} failed: {problem}", check.name);
             return ExitCode::FAILURE;
         }
-        println!("== {} passed in {:.0} s", check.name, started.elapsed().as_secs_f64());
+        println!(
+            "== {} passed in {:.0} s",
+            check.name,
+            started.elapsed().as_secs_f64()
+        );
     }
     ExitCode::SUCCESS
 }
@@ -69,11 +73,17 @@ impl Check {
         // The cargo that runs us, not whichever comes first in PATH.
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut command = Command::new(cargo);
-        command.args(self.cargo);
+        command.args(self.cargo.split_whitespace());
         if let Some(flags) = self.rustdocflags {
             command.env("RUSTDOCFLAGS", flags);
         }
-        let status = command.status().map_err(|e| format!("cargo did not start: {e}"))?;
-        if status.success() { Ok(()) } else { Err(format!("cargo ended with {status}")) }
+        let status = command
+            .status()
+            .map_err(|e| format!("cargo did not start: {e}"))?;
+        if status.success() {
+            Ok(())
+        } else {
+            Err(format!("cargo ended with {status}"))
+        }
     }
 }
