@@ -1,0 +1,181 @@
+//! From `(storage, layout)` operands to slices: every check of dtype, shape and bounds that the kernels rely on.
+//!
+//! `what` names the operation and the operand in the error, as in `"rope: x"`.
+
+use candle_core::backend::BackendStorage;
+use candle_core::{CpuStorage, Result, WithDType, bail};
+
+use crate::View;
+
+/// Ends with a candle error unless `condition` holds.
+macro_rules! ensure {
+    ($condition:expr, $($message:tt)+) => {
+        if !$condition {
+            candle_core::bail!($($message)+);
+        }
+    };
+}
+pub(crate) use ensure;
+
+/// The elements of a contiguous operand.
+pub(crate) fn dense<'a, T: WithDType>(
+    what: &str,
+    (storage, layout): View<'a, CpuStorage>,
+) -> Result<&'a [T]> {
+    let all = typed::<T>(what, storage)?;
+    let Some((start, end)) = layout.contiguous_offsets() else {
+        bail!(
+            "{what} must be contiguous, not {:?} strided {:?}",
+            layout.dims(),
+            layout.stride()
+        );
+    };
+    match all.get(start..end) {
+        Some(slice) => Ok(slice),
+        None => bail!("{what} spans {start}..{end} of a storage of {}", all.len()),
+    }
+}
+
+/// The same, and exactly `len` elements.
+pub(crate) fn dense_of<'a, T: WithDType>(
+    what: &str,
+    view: View<'a, CpuStorage>,
+    len: usize,
+) -> Result<&'a [T]> {
+    let slice = dense(what, view)?;
+    ensure!(
+        slice.len() == len,
+        "{what} has {} elements instead of {len}",
+        slice.len()
+    );
+    Ok(slice)
+}
+
+/// The elements of an operand of any strides, from its start offset on; every element that its layout can
+/// reach is inside.
+pub(crate) fn strided<'a, T: WithDType>(
+    what: &str,
+    (storage, layout): View<'a, CpuStorage>,
+) -> Result<&'a [T]> {
+    let all = typed::<T>(what, storage)?;
+    let start = layout.start_offset();
+    let reach: usize = if layout.dims().contains(&0) {
+        0
+    } else {
+        let last = layout
+            .dims()
+            .iter()
+            .zip(layout.stride())
+            .map(|(dim, stride)| (dim - 1) * stride);
+        last.sum::<usize>() + 1
+    };
+    match all.get(start..) {
+        Some(slice) if reach <= slice.len() => Ok(slice),
+        _ => bail!(
+            "{what} reaches {} of a storage of {}",
+            start + reach,
+            all.len()
+        ),
+    }
+}
+
+/// The first `len` elements of an f32 output.
+pub(crate) fn output<'a>(
+    what: &str,
+    storage: &'a mut CpuStorage,
+    len: usize,
+) -> Result<&'a mut [f32]> {
+    match storage {
+        CpuStorage::F32(all) => {
+            let have = all.len();
+            match all.get_mut(..len) {
+                Some(slice) => Ok(slice),
+                None => bail!("{what} has room for {have} elements instead of {len}"),
+            }
+        }
+        other => bail!("{what} must be F32, not {:?}", other.dtype()),
+    }
+}
+
+fn typed<'a, T: WithDType>(what: &str, storage: &'a CpuStorage) -> Result<&'a [T]> {
+    match storage.as_slice::<T>() {
+        Ok(slice) => Ok(slice),
+        Err(_) => bail!("{what} must be {:?}, not {:?}", T::DTYPE, storage.dtype()),
+    }
+}
+
+/// `x` seen as rows of its last dim: (rows, cols).
+pub(crate) fn rows_and_cols(what: &str, view: View<CpuStorage>) -> Result<(usize, usize)> {
+    match view.1.dims() {
+        [leading @ .., cols] => Ok((leading.iter().product(), *cols)),
+        [] => bail!("{what} must have at least one dim"),
+    }
+}
+
+/// An operand `[B, T, H, D]` whose last dim is contiguous.
+#[derive(Clone, Copy)]
+pub(crate) struct Heads<'a> {
+    data: &'a [f32],
+    batch_stride: usize,
+    row_stride: usize,
+    head_stride: usize,
+}
+
+impl<'a> Heads<'a> {
+    pub(crate) fn new(what: &str, view: View<'a, CpuStorage>, dims: [usize; 4]) -> Result<Self> {
+        let data = strided(what, view)?;
+        let layout = view.1;
+        ensure!(
+            layout.dims() == dims,
+            "{what} is {:?} instead of {dims:?}",
+            layout.dims()
+        );
+        let &[batch_stride, row_stride, head_stride, last] = layout.stride() else {
+            bail!("{what} must have four dims, not {:?}", layout.dims());
+        };
+        ensure!(
+            last == 1 || dims[3] <= 1,
+            "the last dim of {what} must be contiguous"
+        );
+        Ok(Self {
+            data,
+            batch_stride,
+            row_stride,
+            head_stride,
+        })
+    }
+
+    /// A dense `[B, T, H, D]`.
+    pub(crate) fn dense(data: &'a [f32], [_, rows, heads, dim]: [usize; 4]) -> Self {
+        let (head_stride, row_stride) = (dim, heads * dim);
+        Self {
+            data,
+            batch_stride: rows * row_stride,
+            row_stride,
+            head_stride,
+        }
+    }
+
+    /// Everything from the first element of (`b`, `t`, `h`) on; the head's `D` elements come first, row `t + 1`
+    /// of the same head follows after [`Heads::row_stride`].
+    #[inline(always)]
+    pub(crate) fn from(&self, b: usize, t: usize, h: usize) -> &'a [f32] {
+        &self.data[b * self.batch_stride + t * self.row_stride + h * self.head_stride..]
+    }
+
+    pub(crate) fn row_stride(&self) -> usize {
+        self.row_stride
+    }
+
+    pub(crate) fn to_dense(self, [batch, rows, heads, dim]: [usize; 4]) -> Vec<f64> {
+        let mut out = Vec::new();
+        for b in 0..batch {
+            for t in 0..rows {
+                for h in 0..heads {
+                    out.extend(self.from(b, t, h)[..dim].iter().map(|x| *x as f64));
+                }
+            }
+        }
+        out
+    }
+}

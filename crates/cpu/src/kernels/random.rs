@@ -1,0 +1,158 @@
+//! Counter-based random numbers: Philox 4x32-10 and what is drawn from it.
+//!
+//! Element `i` of stream `s` under key `k` comes from word `i % 4` of the block with counter
+//! `(i / 4, s)` and key `k`, each a 64-bit number in two words, low word first. So any element can be made
+//! alone, in any order and on any number of threads.
+//!
+//! - uniform: the top 24 bits, in `[0, 1)`.
+//! - normal: Box-Muller on the word pairs (0, 1) and (2, 3), in f32: with `u = word_a * 2^-32` (rounded to f32,
+//!   at least 2^-33) and `v` uniform from `word_b`, `sqrt(-2 ln u)` times `cos 2 pi v`, and times `sin 2 pi v`.
+//!   Magnitudes end at 6.8. `ln`, `sin` and `cos` are those of the `libm` crate, the same bits everywhere.
+//!
+//! Source: Salmon, Moraes, Dror, Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3".
+
+use crate::RngKey;
+
+/// Blocks made at a time, one per SIMD lane.
+const LANES: usize = 16;
+/// Elements in [`LANES`] blocks.
+pub(crate) const GROUP: usize = 4 * LANES;
+
+/// The ten rounds on [`LANES`] counters at once; `counter[w][lane]` becomes word `w` of that lane's block.
+#[inline(always)]
+fn philox(counter: &mut [[u32; LANES]; 4], key: [u32; 2]) {
+    let [mut k0, mut k1] = key;
+    for _ in 0..10 {
+        for lane in 0..LANES {
+            let product0 = counter[0][lane] as u64 * 0xD251_1F53;
+            let product1 = counter[2][lane] as u64 * 0xCD9E_8D57;
+            let (c1, c3) = (counter[1][lane], counter[3][lane]);
+            counter[0][lane] = (product1 >> 32) as u32 ^ c1 ^ k0;
+            counter[1][lane] = product1 as u32;
+            counter[2][lane] = (product0 >> 32) as u32 ^ c3 ^ k1;
+            counter[3][lane] = product0 as u32;
+        }
+        k0 = k0.wrapping_add(0x9E37_79B9);
+        k1 = k1.wrapping_add(0xBB67_AE85);
+    }
+}
+
+fn halves(x: u64) -> [u32; 2] {
+    [x as u32, (x >> 32) as u32]
+}
+
+/// The words of elements `group * GROUP ..` of a stream.
+#[inline(always)]
+pub(crate) fn words(rng: RngKey, group: u64) -> [u32; GROUP] {
+    let [s0, s1] = halves(rng.stream);
+    let mut counter = [[0; LANES], [0; LANES], [s0; LANES], [s1; LANES]];
+    for lane in 0..LANES {
+        let block = group * LANES as u64 + lane as u64;
+        counter[0][lane] = block as u32;
+        counter[1][lane] = (block >> 32) as u32;
+    }
+    philox(&mut counter, halves(rng.key));
+    let mut words = [0; GROUP];
+    for lane in 0..LANES {
+        for (w, words_of) in counter.iter().enumerate() {
+            words[4 * lane + w] = words_of[lane];
+        }
+    }
+    words
+}
+
+/// A word as a number in `[0, 1)`.
+#[inline(always)]
+pub(crate) fn unit(word: u32) -> f32 {
+    (word >> 8) as f32 * (1.0 / 16_777_216.0)
+}
+
+/// Turns a group of words into standard normal numbers.
+pub(crate) fn normals(words: &[u32; GROUP]) -> [f32; GROUP] {
+    let mut out = [0.0; GROUP];
+    for (out, words) in out.chunks_exact_mut(2).zip(words.chunks_exact(2)) {
+        let u = (words[0] as f32 * (1.0 / 4_294_967_296.0)).max(1.0 / 8_589_934_592.0);
+        let radius = (-2.0 * libm::logf(u)).sqrt();
+        let (sin, cos) = libm::sincosf(unit(words[1]) * std::f32::consts::TAU);
+        out[0] = radius * cos;
+        out[1] = radius * sin;
+    }
+    out
+}
+
+pub(crate) fn dropout(x: &[f32], p: f32, rng: RngKey, y: &mut [f32]) {
+    let scale = 1.0 / (1.0 - p);
+    for (g, (y, x)) in y.chunks_mut(GROUP).zip(x.chunks(GROUP)).enumerate() {
+        for ((y, x), word) in y.iter_mut().zip(x).zip(words(rng, g as u64)) {
+            *y = if unit(word) >= p { x * scale } else { 0.0 };
+        }
+    }
+}
+
+pub(crate) fn fill_normal(out: &mut [f32], mean: f32, std: f32, rng: RngKey) {
+    for (g, out) in out.chunks_mut(GROUP).enumerate() {
+        for (out, normal) in out.iter_mut().zip(normals(&words(rng, g as u64))) {
+            *out = mean + std * normal;
+        }
+    }
+}
+
+pub(crate) fn fill_uniform(out: &mut [f32], low: f32, high: f32, rng: RngKey) {
+    for (g, out) in out.chunks_mut(GROUP).enumerate() {
+        for (out, word) in out.iter_mut().zip(words(rng, g as u64)) {
+            // Rounding may reach `high`, which the range excludes.
+            *out = (low + (high - low) * unit(word)).min(high.next_down());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The known answers that the authors publish with Random123 (kat_vectors, philox4x32 10).
+    #[test]
+    fn philox_gives_the_published_answers() {
+        let cases = [
+            (
+                [0; 4],
+                [0; 2],
+                [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8],
+            ),
+            (
+                [u32::MAX; 4],
+                [u32::MAX; 2],
+                [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd],
+            ),
+            (
+                [0x243f_6a88, 0x85a3_08d3, 0x1319_8a2e, 0x0370_7344],
+                [0xa409_3822, 0x299f_31d0],
+                [0xd16c_fe09, 0x94fd_cceb, 0x5001_e420, 0x2412_6ea1],
+            ),
+        ];
+        for (counter, key, expected) in cases {
+            let mut lanes = counter.map(|word| [word; LANES]);
+            philox(&mut lanes, key);
+            for lane in 0..LANES {
+                assert_eq!(lanes.map(|words| words[lane]), expected);
+            }
+        }
+    }
+
+    #[test]
+    fn a_stream_is_indexed_by_element() {
+        let rng = RngKey {
+            key: 7 << 40 | 3,
+            stream: 9 << 33 | 1,
+        };
+        let mut block = [[0; LANES]; 4];
+        // Element 4 * 21 + 2: word 2 of block 21.
+        block[0] = [21; LANES];
+        [block[2], block[3]] = halves(rng.stream).map(|word| [word; LANES]);
+        philox(&mut block, halves(rng.key));
+        assert_eq!(
+            words(rng, (4 * 21 + 2) / GROUP as u64)[(4 * 21 + 2) % GROUP],
+            block[2][0]
+        );
+    }
+}

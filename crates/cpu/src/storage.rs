@@ -1,0 +1,406 @@
+//! [`FusedOps`] for candle's CPU storage: operands are checked here, then handed to the kernels as slices.
+
+use candle_core::{CpuStorage, Result, bail};
+
+use crate::check::{Heads, dense, dense_of, ensure, output, rows_and_cols, strided};
+use crate::kernels;
+use crate::{AdamWParams, AttentionParams, CrossEntropyParams, FusedOps, RngKey, View, Write};
+
+type Cpu<'a> = View<'a, CpuStorage>;
+
+impl FusedOps for CpuStorage {
+    fn fill(&mut self, len: usize, value: f32) -> Result<()> {
+        kernels::elementwise::fill(output("fill", self, len)?, value);
+        Ok(())
+    }
+
+    fn add_into(a: Cpu, b: Cpu, out: &mut Self) -> Result<()> {
+        let a = dense("add: a", a)?;
+        let b = dense_of("add: b", b, a.len())?;
+        kernels::elementwise::add(a, b, output("add: out", out, a.len())?);
+        Ok(())
+    }
+
+    fn axpy(&mut self, alpha: f32, x: Cpu) -> Result<()> {
+        let x = dense("axpy: x", x)?;
+        kernels::elementwise::axpy(alpha, x, output("axpy: out", self, x.len())?);
+        Ok(())
+    }
+
+    fn scale(&mut self, len: usize, alpha: f32, factor: Option<Cpu>) -> Result<()> {
+        let factor = match factor {
+            Some(factor) => dense_of::<f32>("scale: factor", factor, 1)?[0],
+            None => 1.0,
+        };
+        kernels::elementwise::scale(output("scale", self, len)?, alpha * factor);
+        Ok(())
+    }
+
+    fn matmul_into(a: Cpu, b: Cpu, out: &mut Self, write: Write) -> Result<()> {
+        let (a_dims, b_dims) = (a.1.dims(), b.1.dims());
+        let ([a_batch @ .., m, k], [b_batch @ .., b_rows, n]) = (a_dims, b_dims) else {
+            bail!("matmul: operands must have at least two dims, not {a_dims:?} and {b_dims:?}");
+        };
+        ensure!(
+            a_batch == b_batch && k == b_rows,
+            "matmul: {a_dims:?} and {b_dims:?} do not multiply"
+        );
+        let batch: usize = a_batch.iter().product();
+        let out = output("matmul: out", out, batch * m * n)?;
+        let a_data = strided("matmul: a", a)?;
+        let b_data = strided("matmul: b", b)?;
+        kernels::matmul::batched(
+            a_batch,
+            kernels::matmul::Operand {
+                data: a_data,
+                strides: a.1.stride(),
+            },
+            kernels::matmul::Operand {
+                data: b_data,
+                strides: b.1.stride(),
+            },
+            (*m, *k, *n),
+            out,
+            write,
+        );
+        Ok(())
+    }
+
+    fn broadcast_row_into(row: Cpu, rows: usize, out: &mut Self) -> Result<()> {
+        let row = dense("broadcast_row: row", row)?;
+        let out = output("broadcast_row: out", out, rows * row.len())?;
+        kernels::elementwise::broadcast_row(row, out);
+        Ok(())
+    }
+
+    fn sum_rows_into(x: Cpu, rows: usize, out: &mut Self, write: Write) -> Result<()> {
+        let x = dense("sum_rows: x", x)?;
+        ensure!(
+            rows > 0 && x.len().is_multiple_of(rows),
+            "sum_rows: {} elements are not {rows} rows",
+            x.len()
+        );
+        let out = output("sum_rows: out", out, x.len() / rows)?;
+        kernels::reduce::sum_rows(x, out, write);
+        Ok(())
+    }
+
+    fn sum_squares_into(x: Cpu, out: &mut Self, slot: usize) -> Result<()> {
+        let x = dense("sum_squares: x", x)?;
+        output("sum_squares: out", out, slot + 1)?[slot] = kernels::reduce::sum_squares(x);
+        Ok(())
+    }
+
+    fn rms_norm(x: Cpu, weight: Cpu, eps: f32, y: &mut Self, inv_rms: &mut Self) -> Result<()> {
+        let (rows, dim) = rows_and_cols("rms_norm: x", x)?;
+        kernels::rms_norm::forward(
+            dense("rms_norm: x", x)?,
+            dense_of("rms_norm: weight", weight, dim)?,
+            eps,
+            output("rms_norm: y", y, rows * dim)?,
+            output("rms_norm: inv_rms", inv_rms, rows)?,
+        );
+        Ok(())
+    }
+
+    fn rms_norm_backward(
+        x: Cpu,
+        weight: Cpu,
+        inv_rms: Cpu,
+        dy: Cpu,
+        dx: Option<&mut Self>,
+        dweight: Option<(&mut Self, Write)>,
+    ) -> Result<()> {
+        let (rows, dim) = rows_and_cols("rms_norm_backward: x", x)?;
+        let x = dense("rms_norm_backward: x", x)?;
+        let weight = dense_of("rms_norm_backward: weight", weight, dim)?;
+        let inv_rms = dense_of("rms_norm_backward: inv_rms", inv_rms, rows)?;
+        let dy = dense_of("rms_norm_backward: dy", dy, x.len())?;
+        let dx = match dx {
+            Some(dx) => Some(output("rms_norm_backward: dx", dx, x.len())?),
+            None => None,
+        };
+        let dweight = match dweight {
+            Some((dw, write)) => Some((output("rms_norm_backward: dweight", dw, dim)?, write)),
+            None => None,
+        };
+        kernels::rms_norm::backward(x, weight, inv_rms, dy, dx, dweight);
+        Ok(())
+    }
+
+    fn rope(x: Cpu, cos: Cpu, sin: Cpu, positions: Cpu, inverse: bool, y: &mut Self) -> Result<()> {
+        let &[batch, rows, heads, dim] = x.1.dims() else {
+            bail!("rope: x must be [B, T, H, D], not {:?}", x.1.dims());
+        };
+        ensure!(dim.is_multiple_of(2), "rope: the head dim {dim} is odd");
+        let (table_rows, half) = rows_and_cols("rope: cos", cos)?;
+        ensure!(
+            half == dim / 2,
+            "rope: cos has rows of {half} instead of {}",
+            dim / 2
+        );
+        let cos = dense("rope: cos", cos)?;
+        let sin = dense_of("rope: sin", sin, cos.len())?;
+        let positions = dense_of::<u32>("rope: positions", positions, batch * rows)?;
+        if let Some(position) = positions.iter().find(|p| **p as usize >= table_rows) {
+            bail!("rope: position {position} is beyond the table of {table_rows}");
+        }
+        let dims = [batch, rows, heads, dim];
+        let x = Heads::new("rope: x", x, dims)?;
+        let y = output("rope: y", y, batch * rows * heads * dim)?;
+        kernels::rope::rotate(x, dims, cos, sin, positions, inverse, y);
+        Ok(())
+    }
+
+    fn swiglu(gate: Cpu, up: Cpu, y: &mut Self) -> Result<()> {
+        let gate = dense("swiglu: gate", gate)?;
+        let up = dense_of("swiglu: up", up, gate.len())?;
+        kernels::swiglu::forward(gate, up, output("swiglu: y", y, gate.len())?);
+        Ok(())
+    }
+
+    fn swiglu_backward(
+        gate: Cpu,
+        up: Cpu,
+        dy: Cpu,
+        dgate: &mut Self,
+        dup: &mut Self,
+    ) -> Result<()> {
+        let gate = dense("swiglu_backward: gate", gate)?;
+        let len = gate.len();
+        kernels::swiglu::backward(
+            gate,
+            dense_of("swiglu_backward: up", up, len)?,
+            dense_of("swiglu_backward: dy", dy, len)?,
+            output("swiglu_backward: dgate", dgate, len)?,
+            output("swiglu_backward: dup", dup, len)?,
+        );
+        Ok(())
+    }
+
+    fn attention(
+        params: &AttentionParams,
+        q: Cpu,
+        k: Cpu,
+        v: Cpu,
+        segments: Option<(Cpu, Cpu)>,
+        out: &mut Self,
+        lse: &mut Self,
+    ) -> Result<()> {
+        let (q_dims, kv_dims) = attention_dims(params)?;
+        kernels::attention::forward(
+            params,
+            Heads::new("attention: q", q, q_dims)?,
+            Heads::new("attention: k", k, kv_dims)?,
+            Heads::new("attention: v", v, kv_dims)?,
+            attention_segments(params, segments)?,
+            output("attention: out", out, q_dims.iter().product())?,
+            output(
+                "attention: lse",
+                lse,
+                params.batch * params.heads * params.queries,
+            )?,
+        );
+        Ok(())
+    }
+
+    fn attention_backward(
+        params: &AttentionParams,
+        q: Cpu,
+        k: Cpu,
+        v: Cpu,
+        segments: Option<(Cpu, Cpu)>,
+        out: Cpu,
+        lse: Cpu,
+        dout: Cpu,
+        dq: &mut Self,
+        dk: &mut Self,
+        dv: &mut Self,
+    ) -> Result<()> {
+        let (q_dims, kv_dims) = attention_dims(params)?;
+        let (q_len, kv_len) = (q_dims.iter().product(), kv_dims.iter().product());
+        let saved = kernels::attention::Saved {
+            q: Heads::new("attention_backward: q", q, q_dims)?,
+            k: Heads::new("attention_backward: k", k, kv_dims)?,
+            v: Heads::new("attention_backward: v", v, kv_dims)?,
+            segments: attention_segments(params, segments)?,
+            out: dense_of("attention_backward: out", out, q_len)?,
+            lse: dense_of(
+                "attention_backward: lse",
+                lse,
+                params.batch * params.heads * params.queries,
+            )?,
+        };
+        kernels::attention::backward(
+            params,
+            saved,
+            dense_of("attention_backward: dout", dout, q_len)?,
+            output("attention_backward: dq", dq, q_len)?,
+            output("attention_backward: dk", dk, kv_len)?,
+            output("attention_backward: dv", dv, kv_len)?,
+        );
+        Ok(())
+    }
+
+    fn linear_cross_entropy(
+        params: &CrossEntropyParams,
+        hidden: Cpu,
+        weight: Cpu,
+        labels: Cpu,
+        totals: &mut Self,
+        dhidden: Option<&mut Self>,
+        dweight: Option<&mut Self>,
+    ) -> Result<()> {
+        let (rows, dim) = rows_and_cols("linear_cross_entropy: hidden", hidden)?;
+        let (vocab, weight_dim) = rows_and_cols("linear_cross_entropy: weight", weight)?;
+        ensure!(
+            dim == weight_dim,
+            "linear_cross_entropy: hidden rows of {dim} meet head rows of {weight_dim}"
+        );
+        ensure!(
+            (0.0..=1.0).contains(&params.label_smoothing),
+            "linear_cross_entropy: label_smoothing {} is not in 0..=1",
+            params.label_smoothing
+        );
+        let labels = dense_of::<i64>("linear_cross_entropy: labels", labels, rows)?;
+        let in_range = |label: i64| usize::try_from(label).is_ok_and(|label| label < vocab);
+        let bad = labels
+            .iter()
+            .find(|l| **l != params.ignore_index && !in_range(**l));
+        if let Some(label) = bad {
+            bail!("linear_cross_entropy: label {label} is not below the vocabulary of {vocab}");
+        }
+        let dhidden = match dhidden {
+            Some(dh) => Some(output("linear_cross_entropy: dhidden", dh, rows * dim)?),
+            None => None,
+        };
+        let dweight = match dweight {
+            Some(dw) => Some(output("linear_cross_entropy: dweight", dw, vocab * dim)?),
+            None => None,
+        };
+        let totals_out = output("linear_cross_entropy: totals", totals, 3)?;
+        let totals = kernels::cross_entropy::linear(
+            params,
+            dense("linear_cross_entropy: hidden", hidden)?,
+            dense("linear_cross_entropy: weight", weight)?,
+            labels,
+            dim,
+            dhidden,
+            dweight,
+        );
+        totals_out.copy_from_slice(&totals);
+        Ok(())
+    }
+
+    fn embedding(weight: Cpu, ids: Cpu, y: &mut Self) -> Result<()> {
+        let (vocab, dim) = rows_and_cols("embedding: weight", weight)?;
+        let weight = dense("embedding: weight", weight)?;
+        let ids = dense("embedding: ids", ids)?;
+        check_ids("embedding", ids, vocab)?;
+        kernels::embedding::forward(
+            weight,
+            ids,
+            dim,
+            output("embedding: y", y, ids.len() * dim)?,
+        );
+        Ok(())
+    }
+
+    fn embedding_backward(ids: Cpu, dy: Cpu, dweight: &mut Self) -> Result<()> {
+        let (_, dim) = rows_and_cols("embedding_backward: dy", dy)?;
+        let ids = dense("embedding_backward: ids", ids)?;
+        let dy = dense_of("embedding_backward: dy", dy, ids.len() * dim)?;
+        let len = match &*dweight {
+            CpuStorage::F32(all) => all.len(),
+            _ => 0, // `output` names the wrong dtype
+        };
+        let dweight = output("embedding_backward: dweight", dweight, len)?;
+        let Some(vocab) = len.checked_div(dim) else {
+            return Ok(()); // rows without elements
+        };
+        check_ids("embedding_backward", ids, vocab)?;
+        kernels::embedding::backward(ids, dy, dim, dweight);
+        Ok(())
+    }
+
+    fn dropout(x: Cpu, p: f32, rng: RngKey, y: &mut Self) -> Result<()> {
+        ensure!(
+            (0.0..1.0).contains(&p),
+            "dropout: the probability {p} is not in 0..1"
+        );
+        let x = dense("dropout: x", x)?;
+        kernels::random::dropout(x, p, rng, output("dropout: y", y, x.len())?);
+        Ok(())
+    }
+
+    fn fill_normal(&mut self, len: usize, mean: f32, std: f32, rng: RngKey) -> Result<()> {
+        kernels::random::fill_normal(output("fill_normal", self, len)?, mean, std, rng);
+        Ok(())
+    }
+
+    fn fill_uniform(&mut self, len: usize, low: f32, high: f32, rng: RngKey) -> Result<()> {
+        ensure!(
+            low < high && (high - low).is_finite(),
+            "fill_uniform: {low}..{high} is not a finite range"
+        );
+        kernels::random::fill_uniform(output("fill_uniform", self, len)?, low, high, rng);
+        Ok(())
+    }
+
+    fn adamw_step(
+        params: &AdamWParams,
+        param: &mut Self,
+        grad: Cpu,
+        grad_scale: Cpu,
+        m: &mut Self,
+        v: &mut Self,
+    ) -> Result<()> {
+        ensure!(params.step > 0, "adamw_step: steps count from 1");
+        let grad = dense("adamw_step: grad", grad)?;
+        let grad_scale = dense_of::<f32>("adamw_step: grad_scale", grad_scale, 1)?[0];
+        kernels::adamw::step(
+            params,
+            output("adamw_step: param", param, grad.len())?,
+            grad,
+            grad_scale,
+            output("adamw_step: m", m, grad.len())?,
+            output("adamw_step: v", v, grad.len())?,
+        );
+        Ok(())
+    }
+}
+
+/// The dims of q and of k and v.
+fn attention_dims(p: &AttentionParams) -> Result<([usize; 4], [usize; 4])> {
+    ensure!(
+        p.kv_heads > 0 && p.heads.is_multiple_of(p.kv_heads),
+        "attention: {} query heads do not share {} key/value heads evenly",
+        p.heads,
+        p.kv_heads
+    );
+    ensure!(p.head_dim > 0, "attention: the head dim is 0");
+    Ok((
+        [p.batch, p.queries, p.heads, p.head_dim],
+        [p.batch, p.keys, p.kv_heads, p.head_dim],
+    ))
+}
+
+fn attention_segments<'a>(
+    p: &AttentionParams,
+    segments: Option<(Cpu<'a>, Cpu<'a>)>,
+) -> Result<Option<(&'a [u32], &'a [u32])>> {
+    let Some((queries, keys)) = segments else {
+        return Ok(None);
+    };
+    Ok(Some((
+        dense_of("attention: query segments", queries, p.batch * p.queries)?,
+        dense_of("attention: key segments", keys, p.batch * p.keys)?,
+    )))
+}
+
+fn check_ids(op: &str, ids: &[u32], vocab: usize) -> Result<()> {
+    match ids.iter().find(|id| **id as usize >= vocab) {
+        Some(id) => bail!("{op}: id {id} is not below the vocabulary of {vocab}"),
+        None => Ok(()),
+    }
+}
