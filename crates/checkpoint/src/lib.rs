@@ -1,1 +1,52 @@
-//! Checkpoints: snapshot, background writer, manifest, Hugging Face layout, retention, strict loading.
+//! Checkpoints: snapshot, background writer, manifest, Hugging Face layout, retention, strict
+//! loading. Host data only: what a tensor is on a device is for the caller.
+//!
+//! A [`Snapshot`] goes to the [`Writer`], which writes it in the background; [`latest`] finds
+//! the newest complete [`Checkpoint`]; [`Weights`] reads the tensors of that, or of any model
+//! folder from elsewhere.
+//!
+//! ```
+//! use tt_checkpoint::{Allow, CheckpointConfig, HostTensor, Snapshot, Writer, latest};
+//!
+//! # let tmp = tempfile::tempdir()?;
+//! # let dir = tmp.path();
+//! let mut snapshot = Snapshot { step: 100, ..Snapshot::default() };
+//! snapshot.model.insert("lm_head.weight".into(), HostTensor::from_f32([2, 2], &[1., 2., 3., 4.]));
+//!
+//! let mut writer = Writer::open(dir, CheckpointConfig::default())?;
+//! writer.submit(snapshot)?; // returns at once
+//! writer.finish()?;
+//!
+//! let checkpoint = latest(dir)?.checkpoint.expect("just written");
+//! let weights = checkpoint.model()?;
+//! weights.check([("lm_head.weight", &[2, 2][..])], &Allow::default())?;
+//! let mut values = Vec::new();
+//! weights.read_f32("lm_head.weight", &mut values)?;
+//! assert_eq!(values, [1., 2., 3., 4.]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod bytes;
+mod config;
+mod disk;
+mod error;
+mod layout;
+mod manifest;
+mod reader;
+mod retention;
+mod safetensors_file;
+mod strict;
+mod sys;
+mod tensor;
+mod weights;
+mod writer;
+
+pub use config::CheckpointConfig;
+pub use error::{Damage, Error, Problem, Result};
+pub use layout::Snapshot;
+pub use reader::{Checkpoint, Latest, latest};
+pub use safetensors::Dtype;
+pub use strict::{Allow, StrictError};
+pub use tensor::{HostTensor, TensorMap};
+pub use weights::Weights;
+pub use writer::{Saved, Writer};

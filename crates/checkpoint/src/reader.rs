@@ -1,0 +1,114 @@
+//! Finds and opens checkpoints; never one that is incomplete or damaged.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use serde_json::Value;
+
+use crate::{
+    error::{Damage, Error, Problem, Result},
+    layout,
+    manifest::Manifest,
+    retention,
+    weights::Weights,
+};
+
+/// A checkpoint whose files were all found to be whole when it was opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Checkpoint {
+    dir: PathBuf,
+    step: u64,
+}
+
+/// What [`latest`] found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Latest {
+    pub checkpoint: Option<Checkpoint>,
+    /// Newer ones that cannot be used and why: for the user to read.
+    pub skipped: Vec<Damage>,
+}
+
+/// The newest checkpoint in `dir` whose sizes and checksums are as its manifest says; none if
+/// `dir` has none or does not exist. Reads the whole checkpoint once.
+pub fn latest(dir: &Path) -> Result<Latest> {
+    let mut skipped = Vec::new();
+    for (step, path) in retention::step_dirs(dir)?.into_iter().rev() {
+        match verify(&path) {
+            Ok(checkpoint) if checkpoint.step == step => {
+                return Ok(Latest {
+                    checkpoint: Some(checkpoint),
+                    skipped,
+                });
+            }
+            Ok(checkpoint) => skipped.push(Damage {
+                problem: Problem::ManifestUnreadable(format!(
+                    "it is of step {}, the folder's name says {step}",
+                    checkpoint.step
+                )),
+                dir: path,
+            }),
+            Err(damage) => skipped.push(damage),
+        }
+    }
+    Ok(Latest {
+        checkpoint: None,
+        skipped,
+    })
+}
+
+fn verify(dir: &Path) -> Result<Checkpoint, Damage> {
+    Manifest::verify(dir).map(|manifest| Checkpoint {
+        dir: dir.to_owned(),
+        step: manifest.step,
+    })
+}
+
+impl Checkpoint {
+    /// Opens the checkpoint in the folder `dir`, whatever its name, and verifies it in full.
+    pub fn open(dir: &Path) -> Result<Self> {
+        // So that a wrong path is not reported as a damaged checkpoint.
+        fs::read_dir(dir).map_err(|e| Error::io("open checkpoint", dir, e))?;
+        Ok(verify(dir)?)
+    }
+
+    pub fn step(&self) -> u64 {
+        self.step
+    }
+
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub fn model(&self) -> Result<Weights> {
+        Weights::open(&self.dir)
+    }
+
+    pub fn optimizer(&self) -> Result<Weights> {
+        Weights::open(&self.dir.join(layout::OPTIMIZER))
+    }
+
+    /// `config.json`.
+    pub fn config(&self) -> Result<Value> {
+        self.json(layout::CONFIG)
+    }
+
+    /// What the trainer saved besides tensors.
+    pub fn state(&self) -> Result<Value> {
+        self.json(layout::STATE)
+    }
+
+    fn json(&self, name: &str) -> Result<Value> {
+        read_json(&self.dir.join(name))
+    }
+}
+
+pub(crate) fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T> {
+    let text = fs::read(path).map_err(|e| Error::io("read", path, e))?;
+    serde_json::from_slice(&text).map_err(|e| Error::Malformed {
+        path: path.to_owned(),
+        what: "JSON",
+        reason: e.to_string(),
+    })
+}

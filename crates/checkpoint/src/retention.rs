@@ -1,0 +1,81 @@
+//! Which checkpoints are kept, and under which names.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use crate::{
+    config::CheckpointConfig,
+    disk,
+    error::{Error, Result},
+    manifest::Manifest,
+};
+
+pub(crate) fn step_dir_name(step: u64) -> String {
+    format!("step-{step:08}")
+}
+
+/// The step of a folder named as [`step_dir_name`] names it, and no other.
+fn step_of(name: &str) -> Option<u64> {
+    let step = name.strip_prefix("step-")?.parse().ok()?;
+    (step_dir_name(step) == name).then_some(step)
+}
+
+/// The folders under final names in `dir`, oldest first, good or damaged. None if `dir` does not
+/// exist.
+pub(crate) fn step_dirs(dir: &Path) -> Result<Vec<(u64, PathBuf)>> {
+    let mut found: Vec<_> = entry_names(dir)?
+        .into_iter()
+        .filter_map(|name| Some((step_of(&name)?, dir.join(name))))
+        .filter(|(_, path)| path.is_dir())
+        .collect();
+    found.sort();
+    Ok(found)
+}
+
+/// Names of everything in `dir`.
+pub(crate) fn entry_names(dir: &Path) -> Result<Vec<String>> {
+    let entries = match fs::read_dir(dir) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(|e| Error::io("list", dir, e))?,
+    };
+    entries
+        .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+        .collect::<io::Result<_>>()
+        .map_err(|e| Error::io("list", dir, e))
+}
+
+/// Removes the complete checkpoints that `config` does not keep, never `just_written`. Folders
+/// that are not complete count for nothing and are left for their owner to look at.
+///
+/// `just_written` is the only one whose content is known to be good; the others have their full
+/// size. So at least one good one stays whatever has happened to the rest.
+pub(crate) fn prune(
+    dir: &Path,
+    config: &CheckpointConfig,
+    just_written: u64,
+) -> Result<Vec<PathBuf>> {
+    let Some(keep_last) = config.keep_last else {
+        return Ok(Vec::new());
+    };
+    let complete: Vec<_> = step_dirs(dir)?
+        .into_iter()
+        .filter(|(_, path)| Manifest::read(path).is_ok())
+        .collect();
+    let num_old = complete.len().saturating_sub(keep_last.get());
+    let mut removed = Vec::new();
+    for (step, path) in complete.into_iter().take(num_old) {
+        let is_milestone = config.keep_every.is_some_and(|n| step % n == 0);
+        if step == just_written || is_milestone {
+            continue;
+        }
+        // Renamed first, so that a kill in the middle leaves no half of it under a final name.
+        let trash = dir.join(format!(".old-{}", step_dir_name(step)));
+        disk::remove_dir(&trash)?;
+        disk::rename(&path, &trash)?;
+        disk::remove_dir(&trash)?;
+        removed.push(path);
+    }
+    Ok(removed)
+}

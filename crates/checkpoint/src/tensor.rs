@@ -1,0 +1,76 @@
+//! Tensors on the host as a file holds them: a type, a shape, and little-endian bytes.
+
+use indexmap::IndexMap;
+use safetensors::Dtype;
+
+use crate::error::{Error, Result};
+
+/// One tensor, row-major, little-endian.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostTensor {
+    pub dtype: Dtype,
+    pub shape: Vec<usize>,
+    pub bytes: Vec<u8>,
+}
+
+/// Named tensors in the order in which they will be written.
+pub type TensorMap = IndexMap<String, HostTensor>;
+
+impl HostTensor {
+    /// `values` in row-major order; their number must be the product of `shape`, which is
+    /// checked when the tensor is written.
+    pub fn from_f32(shape: impl Into<Vec<usize>>, values: &[f32]) -> Self {
+        Self {
+            dtype: Dtype::F32,
+            shape: shape.into(),
+            bytes: le_bytes(values, f32::to_le_bytes),
+        }
+    }
+
+    pub fn from_u32(shape: impl Into<Vec<usize>>, values: &[u32]) -> Self {
+        Self {
+            dtype: Dtype::U32,
+            shape: shape.into(),
+            bytes: le_bytes(values, u32::to_le_bytes),
+        }
+    }
+
+    pub fn from_i64(shape: impl Into<Vec<usize>>, values: &[i64]) -> Self {
+        Self {
+            dtype: Dtype::I64,
+            shape: shape.into(),
+            bytes: le_bytes(values, i64::to_le_bytes),
+        }
+    }
+
+    /// The number of elements; `None` if the shape overflows.
+    pub fn num_elements(&self) -> Option<usize> {
+        self.shape
+            .iter()
+            .try_fold(1usize, |product, &dim| product.checked_mul(dim))
+    }
+
+    /// That the bytes are as many as type and shape ask for.
+    pub(crate) fn check(&self, name: &str) -> Result<()> {
+        let bits = self
+            .num_elements()
+            .and_then(|n| n.checked_mul(self.dtype.bitsize()));
+        if bits.is_some_and(|bits| bits % 8 == 0 && bits / 8 == self.bytes.len()) {
+            return Ok(());
+        }
+        Err(Error::TensorSize {
+            name: name.to_owned(),
+            dtype: self.dtype,
+            shape: self.shape.clone(),
+            actual_bytes: self.bytes.len(),
+        })
+    }
+}
+
+fn le_bytes<T: Copy, const N: usize>(values: &[T], encode: impl Fn(T) -> [u8; N]) -> Vec<u8> {
+    let mut bytes = vec![0; values.len() * N];
+    for (slot, &value) in bytes.chunks_exact_mut(N).zip(values) {
+        slot.copy_from_slice(&encode(value));
+    }
+    bytes
+}

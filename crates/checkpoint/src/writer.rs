@@ -1,0 +1,243 @@
+//! Writes snapshots on a background thread, one at a time, so that a kill or a power cut at any
+//! instant leaves only complete checkpoints under final names.
+//!
+//! Order of events: files into `.tmp-step-N-PID`, each synced; `manifest.json`, synced; the
+//! folder, synced; rename to `step-N`; the parent folder, synced. A checkpoint of the same step
+//! that exists already is swapped for the new one in one step where the system can.
+
+use std::{
+    any::Any,
+    fs::{File, TryLockError},
+    io,
+    path::{Path, PathBuf},
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use crate::{
+    config::CheckpointConfig,
+    disk,
+    error::{Error, Result},
+    layout::{self, Snapshot},
+    manifest::Manifest,
+    retention::{self, step_dir_name},
+    sys,
+};
+
+/// Holds the checkpoint folder for one process. Dropping it waits for the write under way;
+/// [`Writer::finish`] also tells how it went.
+#[derive(Debug)]
+pub struct Writer {
+    dir: PathBuf,
+    config: CheckpointConfig,
+    in_flight: Option<JoinHandle<Result<Saved>>>,
+    /// Released by the system however the process ends. None where folders cannot be locked.
+    _lock: Option<File>,
+}
+
+/// A checkpoint that is complete and durable.
+#[derive(Debug)]
+pub struct Saved {
+    pub step: u64,
+    pub dir: PathBuf,
+    /// Of all files together, the manifest left out.
+    pub num_bytes: u64,
+    pub duration: Duration,
+    /// Older checkpoints that were not to be kept.
+    pub removed: Vec<PathBuf>,
+    /// Why removing older ones failed, if it did; the checkpoint itself is good.
+    pub removal_error: Option<Error>,
+}
+
+impl Writer {
+    /// Creates `dir` if need be, takes it for this process, and tidies up after one that was
+    /// killed: a checkpoint that lacked only its final name gets it, other remains are removed.
+    pub fn open(dir: impl Into<PathBuf>, config: CheckpointConfig) -> Result<Self> {
+        let dir = dir.into();
+        disk::create_dir(&dir)?;
+        let lock = lock(&dir)?;
+        recover(&dir)?;
+        Ok(Self {
+            dir,
+            config,
+            in_flight: None,
+            _lock: lock,
+        })
+    }
+
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Starts to write `snapshot`. If the one before is still being written, waits for it first;
+    /// to hold only one snapshot in memory, call [`Writer::wait`] before taking the next.
+    ///
+    /// Returns what became of the one before. If that failed, `snapshot` is not written.
+    pub fn submit(&mut self, snapshot: Snapshot) -> Result<Option<Saved>> {
+        let before = self.wait()?;
+        let (dir, config) = (self.dir.clone(), self.config.clone());
+        let handle = thread::Builder::new()
+            .name("checkpoint".into())
+            .spawn(move || save(&dir, &config, &snapshot))
+            .map_err(|e| Error::io("start a thread to write", &self.dir, e))?;
+        self.in_flight = Some(handle);
+        Ok(before)
+    }
+
+    /// Whether a write is under way.
+    pub fn is_busy(&self) -> bool {
+        self.in_flight.as_ref().is_some_and(|h| !h.is_finished())
+    }
+
+    /// What became of the last submitted snapshot, once: `None` while it is being written, or
+    /// when this was told already.
+    pub fn poll(&mut self) -> Result<Option<Saved>> {
+        if self.is_busy() {
+            return Ok(None);
+        }
+        self.wait()
+    }
+
+    /// [`Writer::poll`], but waits for a write under way.
+    pub fn wait(&mut self) -> Result<Option<Saved>> {
+        let Some(handle) = self.in_flight.take() else {
+            return Ok(None);
+        };
+        match handle.join() {
+            Ok(outcome) => outcome.map(Some),
+            Err(panic) => Err(Error::WriterPanicked(panic_message(&*panic))),
+        }
+    }
+
+    /// Waits for the write under way and gives the folder up.
+    pub fn finish(mut self) -> Result<Option<Saved>> {
+        self.wait()
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        // An error here has nobody left to go to; what is on disk is whole either way.
+        let _ = self.wait();
+    }
+}
+
+fn save(dir: &Path, config: &CheckpointConfig, snapshot: &Snapshot) -> Result<Saved> {
+    let start = Instant::now();
+    let step = snapshot.step;
+    let temp = dir.join(format!(
+        ".tmp-{}-{}",
+        step_dir_name(step),
+        std::process::id()
+    ));
+    let written = write(&temp, snapshot, config.max_shard_bytes.get())
+        .and_then(|num_bytes| Ok((num_bytes, publish(&temp, dir, step)?)));
+    let (num_bytes, path) = match written {
+        Ok(done) => done,
+        Err(error) => {
+            // The first error is the one to report, whatever becomes of the remains.
+            let _ = disk::remove_dir(&temp);
+            return Err(if error.is_disk_full() {
+                Error::DiskFull {
+                    path: dir.join(step_dir_name(step)),
+                    needed_bytes: snapshot.num_bytes(),
+                    available_bytes: sys::available_bytes(dir),
+                }
+            } else {
+                error
+            });
+        }
+    };
+    let (removed, removal_error) = match retention::prune(dir, config, step) {
+        Ok(removed) => (removed, None),
+        Err(error) => (Vec::new(), Some(error)),
+    };
+    Ok(Saved {
+        step,
+        dir: path,
+        num_bytes,
+        duration: start.elapsed(),
+        removed,
+        removal_error,
+    })
+}
+
+/// A complete and durable checkpoint in the folder `temp`; returns its size.
+fn write(temp: &Path, snapshot: &Snapshot, max_shard_bytes: u64) -> Result<u64> {
+    disk::remove_dir(temp)?;
+    disk::create_dir(temp)?;
+    let files = layout::write_files(temp, snapshot, max_shard_bytes)?;
+    let num_bytes = files.iter().map(|f| f.bytes).sum();
+    Manifest::new(snapshot.step, files).write(temp)?;
+    disk::sync_dir(temp)?;
+    Ok(num_bytes)
+}
+
+/// Gives the complete checkpoint `temp` its final name in `dir`.
+fn publish(temp: &Path, dir: &Path, step: u64) -> Result<PathBuf> {
+    let path = dir.join(step_dir_name(step));
+    if path.symlink_metadata().is_err() {
+        disk::rename(temp, &path)?;
+        disk::sync_dir(dir)?;
+        return Ok(path);
+    }
+    match sys::exchange(temp, &path) {
+        Ok(()) => {
+            disk::sync_dir(dir)?;
+            disk::remove_dir(temp)?; // now holds the one replaced
+        }
+        Err(e) if e.kind() == io::ErrorKind::Unsupported => {
+            // Killed between the renames, the name is free and `temp` complete: `recover` ends it.
+            let old = dir.join(format!(".old-{}", step_dir_name(step)));
+            disk::remove_dir(&old)?;
+            disk::rename(&path, &old)?;
+            disk::rename(temp, &path)?;
+            disk::sync_dir(dir)?;
+            disk::remove_dir(&old)?;
+        }
+        Err(e) => return Err(Error::io("replace", &path, e)),
+    }
+    Ok(path)
+}
+
+/// Ends what a killed process began. Only for the holder of the lock.
+fn recover(dir: &Path) -> Result<()> {
+    for name in retention::entry_names(dir)? {
+        let path = dir.join(&name);
+        if name.starts_with(".old-step-") {
+            disk::remove_dir(&path)?;
+        } else if name.starts_with(".tmp-step-") {
+            match Manifest::verify(&path) {
+                Ok(manifest) if !dir.join(step_dir_name(manifest.step)).exists() => {
+                    publish(&path, dir, manifest.step)?;
+                }
+                _ => disk::remove_dir(&path)?,
+            }
+        }
+    }
+    Ok(())
+}
+
+/// An exclusive lock on the folder itself: no file of ours is left lying in it.
+fn lock(dir: &Path) -> Result<Option<File>> {
+    // Not every system opens folders, nor every file system locks them; there, two runs in one
+    // folder go unnoticed, which is what happens everywhere without a lock.
+    let Ok(file) = File::open(dir) else {
+        return Ok(None);
+    };
+    match file.try_lock() {
+        Ok(()) => Ok(Some(file)),
+        Err(TryLockError::WouldBlock) => Err(Error::InUse {
+            dir: dir.to_owned(),
+        }),
+        Err(TryLockError::Error(_)) => Ok(None),
+    }
+}
+
+fn panic_message(panic: &(dyn Any + Send)) -> String {
+    let text = panic
+        .downcast_ref::<&str>()
+        .map(|s| (*s).to_owned())
+        .or_else(|| panic.downcast_ref::<String>().cloned());
+    text.unwrap_or_else(|| "no message".into())
+}

@@ -1,0 +1,220 @@
+//! Nothing damaged is ever used, and what is wrong is said.
+
+mod common;
+
+use std::{fs, path::Path};
+
+use common::{assert_holds, keep_last, latest_step, names, snapshot, write};
+use tt_checkpoint::{Checkpoint, Error, Problem, Weights, Writer, latest};
+
+/// Two checkpoints, the newer one treated by `harm`; returns the one report of it.
+fn problem_after(harm: impl FnOnce(&Path)) -> Problem {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), keep_last(9), [10, 20]);
+    let newer = dir.path().join("step-00000020");
+    harm(&newer);
+
+    let found = latest(dir.path()).unwrap();
+    assert_holds(&found.checkpoint.unwrap(), &snapshot(10));
+    assert_eq!(found.skipped.len(), 1);
+    let damage = &found.skipped[0];
+    assert!(damage.to_string().contains("step-00000020"), "{damage}");
+    assert!(matches!(Checkpoint::open(&newer), Err(Error::Damaged(_))));
+    damage.problem.clone()
+}
+
+#[test]
+fn one_flipped_bit_anywhere_is_noticed() {
+    for file in [
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "trainer_state/optimizer.safetensors",
+        "trainer_state/state.json",
+    ] {
+        let problem = problem_after(|dir| {
+            let path = dir.join(file);
+            let mut bytes = fs::read(&path).unwrap();
+            let middle = bytes.len() / 2;
+            bytes[middle] ^= 1;
+            fs::write(&path, bytes).unwrap();
+        });
+        assert_eq!(problem, Problem::WrongChecksum(file.into()));
+    }
+}
+
+#[test]
+fn truncated_file_is_reported_with_both_sizes() {
+    let mut full = 0;
+    let problem = problem_after(|dir| {
+        let path = dir.join("model.safetensors");
+        full = path.metadata().unwrap().len();
+        fs::File::options()
+            .write(true)
+            .open(&path)
+            .unwrap()
+            .set_len(full - 1)
+            .unwrap();
+    });
+    assert_eq!(
+        problem,
+        Problem::WrongSize {
+            file: "model.safetensors".into(),
+            expected_bytes: full,
+            actual_bytes: full - 1,
+        }
+    );
+}
+
+#[test]
+fn missing_file_is_named() {
+    let problem = problem_after(|dir| fs::remove_file(dir.join("config.json")).unwrap());
+    assert_eq!(problem, Problem::FileMissing("config.json".into()));
+}
+
+#[test]
+fn folder_without_manifest_counts_as_half_written() {
+    let problem = problem_after(|dir| fs::remove_file(dir.join("manifest.json")).unwrap());
+    assert_eq!(problem, Problem::NoManifest);
+}
+
+#[test]
+fn damaged_manifest_is_no_manifest() {
+    let cut = problem_after(|dir| {
+        let path = dir.join("manifest.json");
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(&path, &text[..text.len() / 2]).unwrap();
+    });
+    assert!(matches!(cut, Problem::ManifestUnreadable(_)), "{cut:?}");
+    let newer = problem_after(|dir| {
+        let path = dir.join("manifest.json");
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(&path, text.replace("\"format\": 1", "\"format\": 9")).unwrap();
+    });
+    assert!(matches!(newer, Problem::ManifestUnreadable(_)), "{newer:?}");
+}
+
+#[test]
+fn checkpoint_under_the_name_of_another_step_is_skipped() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), keep_last(9), [10, 20]);
+    fs::rename(
+        dir.path().join("step-00000020"),
+        dir.path().join("step-00000030"),
+    )
+    .unwrap();
+    let found = latest(dir.path()).unwrap();
+    assert_eq!(found.checkpoint.unwrap().step(), 10);
+    assert!(
+        found.skipped[0].to_string().contains("it is of step 20"),
+        "{}",
+        found.skipped[0]
+    );
+}
+
+#[test]
+fn all_damaged_means_none_and_every_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), keep_last(9), [10, 20]);
+    for name in names(dir.path()) {
+        fs::write(dir.path().join(name).join("config.json"), "{}").unwrap();
+    }
+    let found = latest(dir.path()).unwrap();
+    assert_eq!(found.checkpoint, None);
+    assert_eq!(found.skipped.len(), 2);
+}
+
+#[test]
+fn wrong_path_is_not_called_damage() {
+    let dir = tempfile::tempdir().unwrap();
+    let error = Checkpoint::open(&dir.path().join("absent")).unwrap_err();
+    assert!(matches!(error, Error::Io { .. }), "{error}");
+    assert!(error.to_string().contains("absent"), "{error}");
+}
+
+#[test]
+fn damaged_step_is_replaced_when_training_reaches_it_again() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), keep_last(9), [10, 20]);
+    fs::remove_file(dir.path().join("step-00000020/manifest.json")).unwrap();
+    assert_eq!(latest_step(dir.path()), Some(10));
+    write(dir.path(), keep_last(9), [20]);
+    assert_holds(
+        &latest(dir.path()).unwrap().checkpoint.unwrap(),
+        &snapshot(20),
+    );
+}
+
+#[test]
+fn remains_of_a_killed_write_are_removed_at_the_next_start() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), keep_last(9), [10]);
+    for name in [".tmp-step-00000020-77", ".old-step-00000005"] {
+        let remains = dir.path().join(name);
+        fs::create_dir_all(remains.join("trainer_state")).unwrap();
+        fs::write(remains.join("config.json"), "{}").unwrap();
+    }
+    assert_eq!(latest_step(dir.path()), Some(10));
+    Writer::open(dir.path(), keep_last(9)).unwrap();
+    assert_eq!(names(dir.path()), ["step-00000010"]);
+}
+
+#[test]
+fn checkpoint_that_lacked_only_its_name_gets_it() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), keep_last(9), [10, 20]);
+    let temp = dir.path().join(".tmp-step-00000020-77");
+    fs::rename(dir.path().join("step-00000020"), &temp).unwrap();
+    Writer::open(dir.path(), keep_last(9)).unwrap();
+    assert_eq!(names(dir.path()), ["step-00000010", "step-00000020"]);
+    assert_holds(
+        &latest(dir.path()).unwrap().checkpoint.unwrap(),
+        &snapshot(20),
+    );
+}
+
+#[test]
+fn folder_belongs_to_one_writer_at_a_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = Writer::open(dir.path(), keep_last(9)).unwrap();
+    let second = Writer::open(dir.path(), keep_last(9));
+    assert!(matches!(second, Err(Error::InUse { .. })), "{second:?}");
+    drop(first);
+    Writer::open(dir.path(), keep_last(9)).unwrap();
+}
+
+#[test]
+fn truncated_weights_are_one_error_with_file_and_sizes() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), keep_last(9), [10]);
+    let path = dir.path().join("step-00000010/model.safetensors");
+    let full = fs::read(&path).unwrap();
+    for len in [0, 7, 8, 100, full.len() - 1] {
+        fs::write(&path, &full[..len]).unwrap();
+        let error = Weights::open(&path).unwrap_err();
+        let Error::Truncated {
+            expected_bytes,
+            actual_bytes,
+            ..
+        } = error
+        else {
+            panic!("{error}");
+        };
+        assert_eq!(actual_bytes, len as u64);
+        assert!(expected_bytes > actual_bytes);
+        assert!(error.to_string().contains("model.safetensors"), "{error}");
+    }
+}
+
+#[test]
+fn file_of_another_kind_is_not_taken_for_safetensors() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("weights.safetensors");
+    fs::write(&path, "version https://git-lfs.github.com/spec/v1\n").unwrap();
+    let error = Weights::open(&path).unwrap_err();
+    assert!(matches!(error, Error::Malformed { .. }), "{error}");
+
+    fs::write(&path, b"\x10\0\0\0\0\0\0\0not json at all!").unwrap();
+    let error = Weights::open(&path).unwrap_err();
+    assert!(error.to_string().contains("in its header"), "{error}");
+}
