@@ -1,1 +1,40 @@
-//! Parameters by path, the Forward context, layers, initialisation.
+//! Modules hold paths and shapes; [`Forward`] hands out the weights when they are used.
+//!
+//! ```
+//! use tt_nn::{Forward, Linear, ModulePath, ParamTree};
+//! use tt_tensor::{Device, Seed, Tensor};
+//!
+//! # fn main() -> tt_nn::Result<()> {
+//! let up = Linear::new(ModulePath::root().join("up"), 4, 8).with_bias();
+//! let params = ParamTree::init(&up.params(), Seed::new(0), Device::Cpu)?;
+//! let x = Tensor::ones((2, 4), Device::Cpu)?;
+//! let y = up.forward(&Forward::inference(&params), &x)?; // [2, 8]
+//! assert_eq!(y.dims(), [2, 8]);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Because a model names weights instead of owning them, they can be sharded, offloaded, recomputed or
+//! replaced from outside, through [`Hooks`] and [`ParamTree`].
+
+mod attention;
+mod embedding;
+mod error;
+mod forward;
+mod linear;
+mod mlp;
+mod norm;
+mod param_tree;
+mod path;
+mod rope;
+
+pub use attention::{AttentionShape, KvCache, SelfAttention};
+pub use embedding::Embedding;
+pub use error::{Error, Result};
+pub use forward::{Forward, Hooks, Positions};
+pub use linear::Linear;
+pub use mlp::GatedMlp;
+pub use norm::RmsNorm;
+pub use param_tree::{Init, ParamSpec, ParamTree};
+pub use path::ModulePath;
+pub use rope::Rope;

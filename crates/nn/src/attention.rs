@@ -1,0 +1,138 @@
+//! Causal self-attention with grouped key/value heads and rotary positions.
+//!
+//! Head counts are taken from the local weights' shapes, so a module sharded by heads needs no change.
+
+use tt_tensor::{Tensor, fused};
+
+use crate::error::Result;
+use crate::forward::{Forward, Positions};
+use crate::linear::Linear;
+use crate::param_tree::ParamSpec;
+use crate::path::ModulePath;
+use crate::rope::Rope;
+
+/// Sizes and switches of [`SelfAttention`].
+#[derive(Clone, Debug)]
+pub struct AttentionShape {
+    pub hidden: usize,
+    pub heads: usize,
+    /// Divides `heads`.
+    pub kv_heads: usize,
+    pub head_dim: usize,
+    /// Biases on the query, key and value projections (Qwen2 has them, Llama does not).
+    pub qkv_bias: bool,
+    /// Positions a query looks back, itself included; `None`: all.
+    pub window: Option<usize>,
+    pub init_std: f32,
+}
+
+#[derive(Clone, Debug)]
+pub struct SelfAttention {
+    path: ModulePath,
+    head_dim: usize,
+    window: Option<usize>,
+    q_proj: Linear,
+    k_proj: Linear,
+    v_proj: Linear,
+    o_proj: Linear,
+}
+
+/// Keys and values of the tokens a layer has seen, `[B, T, Hkv, D]` each.
+#[derive(Default)]
+pub struct KvCache {
+    layers: Vec<(Tensor, Tensor)>,
+}
+
+impl KvCache {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Number of cached positions.
+    pub fn len(&self) -> usize {
+        self.layers.first().map_or(0, |(keys, _)| keys.dims()[1])
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Appends a layer's new keys and values and returns all of them.
+    fn extend(&mut self, layer: usize, k: Tensor, v: Tensor) -> Result<(Tensor, Tensor)> {
+        if layer == self.layers.len() {
+            self.layers.push((k, v));
+        } else {
+            let (keys, values) = &self.layers[layer];
+            let keys = Tensor::cat(&[keys.clone(), k], 1)?;
+            let values = Tensor::cat(&[values.clone(), v], 1)?;
+            self.layers[layer] = (keys, values);
+        }
+        Ok(self.layers[layer].clone())
+    }
+}
+
+impl SelfAttention {
+    pub fn new(path: ModulePath, shape: &AttentionShape) -> Self {
+        let linear = |name: &str, inputs, outputs, bias| {
+            let linear = Linear::new(path.join(name), inputs, outputs).with_std(shape.init_std);
+            if bias { linear.with_bias() } else { linear }
+        };
+        let (hidden, bias) = (shape.hidden, shape.qkv_bias);
+        let (q_dim, kv_dim) = (
+            shape.heads * shape.head_dim,
+            shape.kv_heads * shape.head_dim,
+        );
+        Self {
+            head_dim: shape.head_dim,
+            window: shape.window,
+            q_proj: linear("q_proj", hidden, q_dim, bias),
+            k_proj: linear("k_proj", hidden, kv_dim, bias),
+            v_proj: linear("v_proj", hidden, kv_dim, bias),
+            o_proj: linear("o_proj", q_dim, hidden, false),
+            path,
+        }
+    }
+
+    pub fn params(&self) -> Vec<ParamSpec> {
+        [&self.q_proj, &self.k_proj, &self.v_proj, &self.o_proj]
+            .into_iter()
+            .flat_map(Linear::params)
+            .collect()
+    }
+
+    /// `x` `[B, T, hidden]` to the same shape. With a `cache`, `x` continues what the cache of `layer` holds.
+    pub fn forward(
+        &self,
+        fwd: &Forward,
+        x: &Tensor,
+        rope: &Rope,
+        positions: &Positions,
+        cache: Option<(&mut KvCache, usize)>,
+    ) -> Result<Tensor> {
+        fwd.module(&self.path, || {
+            let [b, t, _] = x.dims_of("self_attention")?;
+            let heads = |y: Tensor| {
+                let heads = y.dims()[2] / self.head_dim;
+                y.reshape((b, t, heads, self.head_dim)) // [B, T, H, D]
+            };
+            let q = heads(self.q_proj.forward(fwd, x)?)?;
+            let k = heads(self.k_proj.forward(fwd, x)?)?;
+            let v = heads(self.v_proj.forward(fwd, x)?)?;
+            let q = rope.apply(&q, &positions.position_ids)?;
+            let k = rope.apply(&k, &positions.position_ids)?;
+            let (k, v) = match cache {
+                Some((cache, layer)) => cache.extend(layer, k, v)?,
+                None => (k, v),
+            };
+            let options = fused::Attention {
+                scale: None,
+                causal: true,
+                window: self.window,
+                segments: positions.segment_ids.clone().map(|ids| (ids.clone(), ids)),
+            };
+            let y = fused::attention(&q, &k, &v, &options)?; // [B, T, H, D]
+            let width = y.dims()[2] * self.head_dim;
+            self.o_proj.forward(fwd, &y.reshape((b, t, width))?)
+        })
+    }
+}

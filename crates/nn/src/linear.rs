@@ -1,0 +1,68 @@
+//! A linear layer: `y = x W^T + b`, weight `[out, in]` as in Hugging Face checkpoints.
+
+use tt_tensor::{Tensor, fused};
+
+use crate::error::Result;
+use crate::forward::Forward;
+use crate::param_tree::{Init, ParamSpec};
+use crate::path::ModulePath;
+
+#[derive(Clone, Debug)]
+pub struct Linear {
+    path: ModulePath,
+    inputs: usize,
+    outputs: usize,
+    bias: bool,
+    std: f32,
+}
+
+impl Linear {
+    /// Without bias, weights normal with standard deviation 0.02.
+    pub fn new(path: ModulePath, inputs: usize, outputs: usize) -> Self {
+        Self {
+            path,
+            inputs,
+            outputs,
+            bias: false,
+            std: 0.02,
+        }
+    }
+
+    pub fn with_bias(self) -> Self {
+        Self { bias: true, ..self }
+    }
+
+    pub fn with_std(self, std: f32) -> Self {
+        Self { std, ..self }
+    }
+
+    pub fn params(&self) -> Vec<ParamSpec> {
+        let mut params = vec![ParamSpec {
+            path: self.path.join("weight").to_string(),
+            shape: vec![self.outputs, self.inputs],
+            init: Init::Normal { std: self.std },
+            decays: true,
+        }];
+        if self.bias {
+            params.push(ParamSpec {
+                path: self.path.join("bias").to_string(),
+                shape: vec![self.outputs],
+                init: Init::Zeros,
+                decays: false,
+            });
+        }
+        params
+    }
+
+    /// `x` `[.., in]` to `[.., out]`.
+    pub fn forward(&self, fwd: &Forward, x: &Tensor) -> Result<Tensor> {
+        fwd.module(&self.path, || {
+            let weight = fwd.param(&self.path, "weight")?;
+            let bias = match self.bias {
+                true => Some(fwd.param(&self.path, "bias")?),
+                false => None,
+            };
+            Ok(fused::linear(x, &weight, bias.as_ref())?)
+        })
+    }
+}

@@ -1,0 +1,46 @@
+//! The gated feed-forward block of Llama and Qwen: `down(silu(gate(x)) * up(x))`.
+
+use tt_tensor::{Tensor, fused};
+
+use crate::error::Result;
+use crate::forward::Forward;
+use crate::linear::Linear;
+use crate::param_tree::ParamSpec;
+use crate::path::ModulePath;
+
+#[derive(Clone, Debug)]
+pub struct GatedMlp {
+    path: ModulePath,
+    gate_proj: Linear,
+    up_proj: Linear,
+    down_proj: Linear,
+}
+
+impl GatedMlp {
+    pub fn new(path: ModulePath, hidden: usize, intermediate: usize, std: f32) -> Self {
+        let linear =
+            |name, inputs, outputs| Linear::new(path.join(name), inputs, outputs).with_std(std);
+        Self {
+            gate_proj: linear("gate_proj", hidden, intermediate),
+            up_proj: linear("up_proj", hidden, intermediate),
+            down_proj: linear("down_proj", intermediate, hidden),
+            path,
+        }
+    }
+
+    pub fn params(&self) -> Vec<ParamSpec> {
+        [&self.gate_proj, &self.up_proj, &self.down_proj]
+            .into_iter()
+            .flat_map(Linear::params)
+            .collect()
+    }
+
+    /// `x` `[.., hidden]` to the same shape.
+    pub fn forward(&self, fwd: &Forward, x: &Tensor) -> Result<Tensor> {
+        fwd.module(&self.path, || {
+            let gate = self.gate_proj.forward(fwd, x)?; // [.., intermediate]
+            let up = self.up_proj.forward(fwd, x)?;
+            self.down_proj.forward(fwd, &fused::swiglu(&gate, &up)?)
+        })
+    }
+}

@@ -1,0 +1,38 @@
+//! Root-mean-square normalisation over the last dim, with a learned scale.
+
+use tt_tensor::{Tensor, fused};
+
+use crate::error::Result;
+use crate::forward::Forward;
+use crate::param_tree::{Init, ParamSpec};
+use crate::path::ModulePath;
+
+#[derive(Clone, Debug)]
+pub struct RmsNorm {
+    path: ModulePath,
+    dim: usize,
+    eps: f64,
+}
+
+impl RmsNorm {
+    pub fn new(path: ModulePath, dim: usize, eps: f64) -> Self {
+        Self { path, dim, eps }
+    }
+
+    pub fn params(&self) -> Vec<ParamSpec> {
+        vec![ParamSpec {
+            path: self.path.join("weight").to_string(),
+            shape: vec![self.dim],
+            init: Init::Ones,
+            decays: false,
+        }]
+    }
+
+    /// `x` `[.., dim]` to the same shape.
+    pub fn forward(&self, fwd: &Forward, x: &Tensor) -> Result<Tensor> {
+        fwd.module(&self.path, || {
+            let weight = fwd.param(&self.path, "weight")?;
+            Ok(fused::rms_norm(x, &weight, self.eps as f32)?)
+        })
+    }
+}

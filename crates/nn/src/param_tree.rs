@@ -1,0 +1,105 @@
+//! All parameters of a model by dotted path, in the order in which the model declares them.
+//!
+//! A parameter's initial values depend on the seed and its path only, so that adding a module does not
+//! change the others.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tt_tensor::{Device, Parameter, Seed, Shape, Tensor};
+
+use crate::error::{Error, Result};
+
+/// How a parameter's initial values are drawn.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Init {
+    Zeros,
+    Ones,
+    /// Normal with mean 0.
+    Normal {
+        std: f32,
+    },
+}
+
+/// What a module says of one of its parameters.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ParamSpec {
+    pub path: String,
+    pub shape: Vec<usize>,
+    pub init: Init,
+    /// Whether weight decay applies: by the usual rule to matrices, not to biases and norms.
+    pub decays: bool,
+}
+
+/// The parameters of a model.
+pub struct ParamTree {
+    specs: Vec<ParamSpec>,
+    parameters: Vec<Arc<Parameter>>,
+    index: HashMap<String, usize>,
+}
+
+impl ParamTree {
+    /// Draws all parameters afresh.
+    pub fn init(specs: &[ParamSpec], seed: Seed, device: Device) -> Result<Self> {
+        Self::build(specs, |spec| {
+            let shape = spec.shape.clone();
+            Ok(match spec.init {
+                Init::Zeros => Tensor::zeros(shape, device)?,
+                Init::Ones => Tensor::ones(shape, device)?,
+                Init::Normal { std } => {
+                    let seed = seed.fold_str(&spec.path);
+                    Tensor::randn(0.0, std, shape, seed, device)?
+                }
+            })
+        })
+    }
+
+    /// Takes each parameter's value from `value`, e.g. a checkpoint. Error: a value of another shape.
+    pub fn build(
+        specs: &[ParamSpec],
+        mut value: impl FnMut(&ParamSpec) -> Result<Tensor>,
+    ) -> Result<Self> {
+        let mut parameters = Vec::with_capacity(specs.len());
+        let mut index = HashMap::with_capacity(specs.len());
+        for (i, spec) in specs.iter().enumerate() {
+            let tensor = value(spec)?;
+            if tensor.dims() != spec.shape {
+                return Err(Error::ParameterShape {
+                    path: spec.path.clone(),
+                    got: tensor.shape().clone(),
+                    expected: Shape::from_dims(&spec.shape),
+                });
+            }
+            parameters.push(Parameter::new(&spec.path, tensor));
+            if index.insert(spec.path.clone(), i).is_some() {
+                let path = spec.path.clone();
+                return Err(Error::DuplicateParameter { path });
+            }
+        }
+        Ok(Self {
+            specs: specs.to_vec(),
+            parameters,
+            index,
+        })
+    }
+
+    pub fn get(&self, path: &str) -> Result<&Arc<Parameter>> {
+        match self.index.get(path) {
+            Some(&i) => Ok(&self.parameters[i]),
+            None => Err(Error::UnknownParameter { path: path.into() }),
+        }
+    }
+
+    /// Parameters with what their modules say of them, in declared order.
+    pub fn iter(&self) -> impl Iterator<Item = (&ParamSpec, &Arc<Parameter>)> {
+        self.specs.iter().zip(&self.parameters)
+    }
+
+    /// Number of parameters' elements.
+    pub fn elem_count(&self) -> usize {
+        self.specs
+            .iter()
+            .map(|spec| spec.shape.iter().product::<usize>())
+            .sum()
+    }
+}

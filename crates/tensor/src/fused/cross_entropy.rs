@@ -1,0 +1,90 @@
+//! The language-model loss: a linear head and cross-entropy in one, in chunks of rows.
+//!
+//! Shapes: `hidden` `[.., D]`, `weight` `[V, D]`, `labels` i64 with `hidden`'s leading dims; -100 marks rows without loss.
+//! The whole logits are never held: while a chunk's logits are at hand, the gradients of the summed loss are
+//! computed too, so the backward pass only scales them.
+
+use candle_core::DType;
+use tt_cpu::{CrossEntropyParams, FusedOps};
+
+use crate::device::{Backend, common_device, on_device};
+use crate::error::Result;
+use crate::fused::{alloc_like, dense, expect_shape, finish};
+use crate::tape::record;
+use crate::tensor::Tensor;
+
+/// What [`linear_cross_entropy`] gives, all still on the device.
+pub struct CrossEntropy {
+    /// Summed loss over the valid rows, `[]`, tracked.
+    pub sum: Tensor,
+    /// Number of valid rows, f32 `[]`.
+    pub count: Tensor,
+    /// Sum over valid rows of `logsumexp(logits)^2`, `[]`.
+    pub lse_squares: Tensor,
+}
+
+pub fn linear_cross_entropy(
+    hidden: &Tensor,
+    weight: &Tensor,
+    labels: &Tensor,
+    params: CrossEntropyParams,
+) -> Result<CrossEntropy> {
+    const OP: &str = "linear_cross_entropy";
+    let device = common_device(OP, &[hidden.device, weight.device, labels.device])?;
+    let (hidden, weight) = (dense(OP, hidden)?, dense(OP, weight)?);
+    let [_, dim] = weight.dims_of(OP)?;
+    let mut expected = labels.dims().to_vec();
+    expected.push(dim);
+    expect_shape(OP, &hidden, &expected)?;
+    labels.expect_dtype(OP, DType::I64)?;
+    let labels = labels.contiguous()?;
+
+    let mut totals = device.alloc(DType::F32, 3);
+    let mut dhidden = hidden.is_tracked().then(|| alloc_like(&hidden));
+    let mut dweight = weight.is_tracked().then(|| alloc_like(&weight));
+    on_device!(device, S, {
+        let (hr, wr, lr) = (hidden.read(), weight.read(), labels.read());
+        let dhidden = dhidden.as_mut().map(|out| out.of::<S>()).transpose()?;
+        let dweight = dweight.as_mut().map(|out| out.of::<S>()).transpose()?;
+        S::linear_cross_entropy(
+            &params,
+            hr.view()?,
+            wr.view()?,
+            lr.view()?,
+            totals.of::<S>()?,
+            dhidden,
+            dweight,
+        )?
+    });
+    let totals = Tensor::from_output(totals, DType::F32, device, 3);
+    let pick = |i| totals.narrow(0, i, 1)?.reshape(());
+    let dhidden = dhidden.map(|out| finish(out, &hidden));
+    let dweight = dweight.map(|out| finish(out, &weight));
+    let sum = record(OP, &[&hidden, &weight], pick(0)?, move |g| {
+        let upstream = g.output();
+        for (input, grad) in [dhidden, dweight].into_iter().enumerate() {
+            if let Some(grad) = grad {
+                scale_in_place(&grad, 1.0, &upstream)?;
+                g.add(input, grad)?;
+            }
+        }
+        Ok(())
+    })?;
+    Ok(CrossEntropy {
+        sum,
+        count: pick(1)?,
+        lse_squares: pick(2)?,
+    })
+}
+
+/// `x *= alpha * factor`, `factor` a scalar tensor that stays on the device.
+fn scale_in_place(x: &Tensor, alpha: f32, factor: &Tensor) -> Result<()> {
+    let reading = factor.read();
+    x.write(|storage| {
+        on_device!(x.device, S, {
+            let factor = Some(reading.view::<S>()?);
+            S::of_mut(storage)?.scale(x.elem_count(), alpha, factor)?
+        });
+        Ok(())
+    })
+}

@@ -1,0 +1,45 @@
+//! Rows of a table by id: `y[..] = weight[ids[..]]`.
+//!
+//! Shapes: `weight` `[V, D]`, `ids` u32 of any shape, the result has `D` appended. Errors: an id that is not below `V`.
+//! The gradient is added to the table's in place, in the order of the ids.
+
+use candle_core::DType;
+use tt_cpu::{FusedOps, Write};
+
+use crate::device::{Backend, common_device, on_device};
+use crate::error::Result;
+use crate::fused::dense;
+use crate::tape::{Saved, record};
+use crate::tensor::Tensor;
+
+pub fn embedding(weight: &Tensor, ids: &Tensor) -> Result<Tensor> {
+    let device = common_device("embedding", &[weight.device, ids.device])?;
+    let weight = dense("embedding", weight)?;
+    let [_, dim] = weight.dims_of("embedding")?;
+    ids.expect_dtype("embedding", DType::U32)?;
+    let ids = ids.detach().contiguous()?;
+    let mut dims = ids.dims().to_vec();
+    dims.push(dim);
+    let mut y = device.alloc(DType::F32, ids.elem_count() * dim);
+    on_device!(device, S, {
+        let (wr, ir) = (weight.read(), ids.read());
+        S::embedding(wr.view()?, ir.view()?, y.of::<S>()?)?
+    });
+    let y = Tensor::from_output(y, DType::F32, device, dims);
+    let w_saved = Saved::new(&weight);
+    record("embedding", &[&weight], y, move |g| {
+        let dy = g.output().contiguous()?;
+        let weight = w_saved.get();
+        g.write(0, &weight, |dw, write| {
+            on_device!(device, S, {
+                let dw = S::of_mut(dw)?;
+                if write == Write::Assign {
+                    dw.fill(weight.elem_count(), 0.0)?;
+                }
+                let (ir, dyr) = (ids.read(), dy.read());
+                S::embedding_backward(ir.view()?, dyr.view()?, dw)?
+            });
+            Ok(())
+        })
+    })
+}

@@ -1,0 +1,80 @@
+//! What an optimizer step needs besides arithmetic: norms of gradients, the clip factor, AdamW in place.
+//!
+//! Scalars stay on the device: a step reads nothing back until its numbers are logged.
+
+use candle_core::DType;
+use tt_cpu::{AdamWParams, FusedOps};
+
+use crate::device::{Backend, on_device};
+use crate::error::{Error, Result};
+use crate::fused::{dense, expect_shape};
+use crate::tensor::Tensor;
+
+/// Sums of squares of tensors, one for each: f32 `[tensors.len()]`.
+pub fn sum_squares(tensors: &[Tensor]) -> Result<Tensor> {
+    let Some(first) = tensors.first() else {
+        return Err(Error::invalid("sum_squares", "no tensors"));
+    };
+    let mut out = first.device.alloc(DType::F32, tensors.len());
+    for (slot, tensor) in tensors.iter().enumerate() {
+        let tensor = dense("sum_squares", tensor)?;
+        on_device!(first.device, S, {
+            S::sum_squares_into(tensor.read().view()?, out.of::<S>()?, slot)?
+        });
+    }
+    let (dtype, device) = (DType::F32, first.device);
+    Ok(Tensor::from_output(out, dtype, device, tensors.len()))
+}
+
+/// What gradients of a summed loss are multiplied by: `1 / weight`, times `min(1, max_norm / (norm + 1e-6))` if
+/// clipping is on, where `norm` is that of the gradients already divided by `weight`.
+///
+/// `squares` are the [`sum_squares`] of the summed gradients, `weight` is a scalar. Gives (factor `[1]`, norm `[]`).
+pub fn clip_scale(
+    squares: &Tensor,
+    weight: &Tensor,
+    max_norm: Option<f64>,
+) -> Result<(Tensor, Tensor)> {
+    let inverse = weight.reshape(())?.recip()?;
+    let norm = squares.sum_all()?.sqrt()?.mul(&inverse)?;
+    let factor = match max_norm {
+        None => inverse,
+        Some(max_norm) => {
+            let one = Tensor::ones((), norm.device)?;
+            let clip = norm.affine(1.0, 1e-6)?.recip()?.affine(max_norm, 0.0)?;
+            clip.minimum(&one)?.mul(&inverse)?
+        }
+    };
+    Ok((factor.reshape(1)?, norm))
+}
+
+/// Rates and constants of [`adamw_step`].
+pub type AdamWStep = AdamWParams;
+
+/// One AdamW step on `param`, in place; `m` and `v` are its moments, `grad_scale` `[1]` multiplies the gradient.
+pub fn adamw_step(
+    params: &AdamWStep,
+    param: &Tensor,
+    grad: &Tensor,
+    grad_scale: &Tensor,
+    m: &Tensor,
+    v: &Tensor,
+) -> Result<()> {
+    const OP: &str = "adamw_step";
+    let grad = dense(OP, grad)?;
+    for tensor in [&grad, m, v] {
+        expect_shape(OP, tensor, param.dims())?;
+    }
+    let (gr, sr) = (grad.read(), grad_scale.read());
+    param.write(|param| {
+        m.write(|m| {
+            v.write(|v| {
+                on_device!(grad.device, S, {
+                    let (param, m, v) = (S::of_mut(param)?, S::of_mut(m)?, S::of_mut(v)?);
+                    S::adamw_step(params, param, gr.view()?, sr.view()?, m, v)?
+                });
+                Ok(())
+            })
+        })
+    })
+}

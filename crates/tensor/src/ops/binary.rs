@@ -1,0 +1,216 @@
+//! Element-wise operations of two tensors, broadcasting as NumPy does.
+//!
+//! Comparisons give u8 (1 where true) and have no gradient. At a tie `maximum` and `minimum` give the
+//! whole gradient to the left operand.
+
+use candle_core::DType;
+use candle_core::backend::BackendStorage;
+use candle_core::op::{self, BinaryOpT, CmpOp};
+use tt_cpu::FusedOps;
+
+use crate::device::{Output, common_device, on_device};
+use crate::error::{Error, Result};
+use crate::tape::record;
+use crate::tensor::Tensor;
+
+/// Broadcasts two operands to their common shape.
+fn broadcast(name: &'static str, a: &Tensor, b: &Tensor) -> Result<(Tensor, Tensor)> {
+    common_device(name, &[a.device, b.device])?;
+    b.expect_dtype(name, a.dtype)?;
+    let shape = a
+        .shape()
+        .broadcast_shape_binary_op(b.shape(), name)
+        .map_err(|_| Error::shapes(name, a.shape(), b.shape()))?;
+    Ok((a.expand(shape.clone())?, b.expand(shape)?))
+}
+
+fn apply<B: BinaryOpT>(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    let (x, y) = (a.read(), b.read());
+    let out = on_device!(a.device, S, {
+        let ((xs, xl), (ys, yl)) = (x.view::<S>()?, y.view::<S>()?);
+        Output::from_backend(xs.binary_impl::<B>(ys, xl, yl)?)
+    });
+    let shape = a.shape().clone();
+    Ok(Tensor::from_output(out, a.dtype, a.device, shape))
+}
+
+impl Tensor {
+    pub fn add(&self, rhs: &Tensor) -> Result<Tensor> {
+        let (a, b) = broadcast("add", self, rhs)?;
+        let dense = a.layout.is_contiguous() && b.layout.is_contiguous();
+        let out = if dense && a.dtype == DType::F32 {
+            // The residual stream: into a pooled buffer, with threads.
+            let mut out = a.device.alloc(DType::F32, a.elem_count());
+            let (x, y) = (a.read(), b.read());
+            on_device!(a.device, S, {
+                S::add_into(x.view()?, y.view()?, out.of::<S>()?)?
+            });
+            Tensor::from_output(out, a.dtype, a.device, a.shape().clone())
+        } else {
+            apply::<op::Add>(&a, &b)?
+        };
+        record("add", &[&a, &b], out, |g| {
+            let grad = g.output();
+            g.add(0, grad.clone())?;
+            g.add(1, grad)
+        })
+    }
+
+    pub fn sub(&self, rhs: &Tensor) -> Result<Tensor> {
+        let (a, b) = broadcast("sub", self, rhs)?;
+        let out = apply::<op::Sub>(&a, &b)?;
+        record("sub", &[&a, &b], out, |g| {
+            let grad = g.output();
+            if g.wanted(1) {
+                g.add(1, grad.neg()?)?;
+            }
+            g.add(0, grad)
+        })
+    }
+
+    pub fn mul(&self, rhs: &Tensor) -> Result<Tensor> {
+        let (a, b) = broadcast("mul", self, rhs)?;
+        let out = apply::<op::Mul>(&a, &b)?;
+        let (x, y) = (a.detach(), b.detach());
+        record("mul", &[&a, &b], out, move |g| {
+            let grad = g.output();
+            if g.wanted(0) {
+                g.add(0, grad.mul(&y)?)?;
+            }
+            if g.wanted(1) {
+                g.add(1, grad.mul(&x)?)?;
+            }
+            Ok(())
+        })
+    }
+
+    pub fn div(&self, rhs: &Tensor) -> Result<Tensor> {
+        let (a, b) = broadcast("div", self, rhs)?;
+        let out = apply::<op::Div>(&a, &b)?;
+        let (quotient, y) = (out.clone(), b.detach());
+        record("div", &[&a, &b], out, move |g| {
+            let scaled = g.output().div(&y)?;
+            if g.wanted(1) {
+                g.add(1, scaled.mul(&quotient)?.neg()?)?;
+            }
+            g.add(0, scaled)
+        })
+    }
+
+    pub fn maximum(&self, rhs: &Tensor) -> Result<Tensor> {
+        let (a, b) = broadcast("maximum", self, rhs)?;
+        let out = apply::<op::Maximum>(&a, &b)?;
+        pick("maximum", &a, &b, out, CmpOp::Ge)
+    }
+
+    pub fn minimum(&self, rhs: &Tensor) -> Result<Tensor> {
+        let (a, b) = broadcast("minimum", self, rhs)?;
+        let out = apply::<op::Minimum>(&a, &b)?;
+        pick("minimum", &a, &b, out, CmpOp::Le)
+    }
+
+    pub fn eq(&self, rhs: &Tensor) -> Result<Tensor> {
+        self.compare(rhs, CmpOp::Eq)
+    }
+
+    pub fn ne(&self, rhs: &Tensor) -> Result<Tensor> {
+        self.compare(rhs, CmpOp::Ne)
+    }
+
+    pub fn lt(&self, rhs: &Tensor) -> Result<Tensor> {
+        self.compare(rhs, CmpOp::Lt)
+    }
+
+    pub fn le(&self, rhs: &Tensor) -> Result<Tensor> {
+        self.compare(rhs, CmpOp::Le)
+    }
+
+    pub fn gt(&self, rhs: &Tensor) -> Result<Tensor> {
+        self.compare(rhs, CmpOp::Gt)
+    }
+
+    pub fn ge(&self, rhs: &Tensor) -> Result<Tensor> {
+        self.compare(rhs, CmpOp::Ge)
+    }
+
+    fn compare(&self, rhs: &Tensor, op: CmpOp) -> Result<Tensor> {
+        let (a, b) = broadcast("compare", &self.detach(), &rhs.detach())?;
+        let (x, y) = (a.read(), b.read());
+        let out = on_device!(a.device, S, {
+            let ((xs, xl), (ys, yl)) = (x.view::<S>()?, y.view::<S>()?);
+            Output::from_backend(xs.cmp(op, ys, xl, yl)?)
+        });
+        let shape = a.shape().clone();
+        Ok(Tensor::from_output(out, DType::U8, a.device, shape))
+    }
+
+    /// `on_true` where this u8 tensor is not 0, else `on_false`; all three broadcast together.
+    pub fn where_cond(&self, on_true: &Tensor, on_false: &Tensor) -> Result<Tensor> {
+        self.expect_dtype("where_cond", DType::U8)?;
+        let (a, b) = broadcast("where_cond", on_true, on_false)?;
+        let shape = a
+            .shape()
+            .broadcast_shape_binary_op(self.shape(), "where_cond")
+            .map_err(|_| Error::shapes("where_cond", a.shape(), self.shape()))?;
+        let (a, b) = (a.expand(shape.clone())?, b.expand(shape.clone())?);
+        let condition = self.expand(shape)?;
+        let (c, x, y) = (condition.read(), a.read(), b.read());
+        let out = on_device!(a.device, S, {
+            let (cs, cl) = c.view::<S>()?;
+            let ((xs, xl), (ys, yl)) = (x.view::<S>()?, y.view::<S>()?);
+            Output::from_backend(cs.where_cond(cl, xs, xl, ys, yl)?)
+        });
+        drop(c);
+        let out = Tensor::from_output(out, a.dtype, a.device, a.shape().clone());
+        record("where_cond", &[&a, &b], out, move |g| {
+            let grad = g.output();
+            let zero = Tensor::zeros((), grad.device)?;
+            if g.wanted(0) {
+                g.add(0, condition.where_cond(&grad, &zero)?)?;
+            }
+            if g.wanted(1) {
+                g.add(1, condition.where_cond(&zero, &grad)?)?;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Records an operation that passes on one of its operands: the left one where `op` holds.
+fn pick(name: &'static str, a: &Tensor, b: &Tensor, out: Tensor, op: CmpOp) -> Result<Tensor> {
+    let (x, y) = (a.detach(), b.detach());
+    record(name, &[a, b], out, move |g| {
+        let grad = g.output();
+        let left = x.compare(&y, op)?;
+        let zero = Tensor::zeros((), grad.device)?;
+        g.add(0, left.where_cond(&grad, &zero)?)?;
+        g.add(1, left.where_cond(&zero, &grad)?)
+    })
+}
+
+/// `sum + x`, in the memory of `sum` if nobody else sees it.
+pub(crate) fn add_in_place(sum: Tensor, x: &Tensor) -> Result<Tensor> {
+    let sum = owned(sum)?;
+    let x = x.contiguous()?;
+    if sum.dims() != x.dims() {
+        return Err(Error::shapes("accumulate", sum.shape(), x.shape()));
+    }
+    let reading = x.read();
+    on_device!(sum.device, S, {
+        sum.write(|storage| {
+            use crate::device::Backend;
+            Ok(S::of_mut(storage)?.axpy(1.0, reading.view::<S>()?)?)
+        })?
+    });
+    drop(reading);
+    Ok(sum)
+}
+
+/// The tensor itself if it may be changed in place, else a copy.
+pub(crate) fn owned(tensor: Tensor) -> Result<Tensor> {
+    if tensor.is_sole_owner() {
+        Ok(tensor)
+    } else {
+        tensor.copy()
+    }
+}

@@ -1,0 +1,85 @@
+//! `Parameter`: a named weight, changed in place by the optimizer, and the gradient gathered for it.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
+
+use candle_core::Shape;
+
+use crate::error::{Error, Result};
+use crate::tensor::Tensor;
+
+/// A weight by its dotted path, e.g. `model.layers.0.mlp.up_proj.weight`.
+///
+/// The tape keeps the parameter, not its tensor, so the tensor may be replaced between forward and
+/// backward (gathered, offloaded, reloaded) as long as its values are back when a gradient needs them.
+pub struct Parameter {
+    path: String,
+    value: RwLock<Tensor>,
+    grad: Mutex<Option<Tensor>>,
+    trainable: AtomicBool,
+}
+
+impl Parameter {
+    pub fn new(path: impl Into<String>, value: Tensor) -> Arc<Self> {
+        Arc::new(Self {
+            path: path.into(),
+            value: RwLock::new(value.detach()),
+            grad: Mutex::new(None),
+            trainable: AtomicBool::new(true),
+        })
+    }
+
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// The current value. It shares memory with the parameter: an optimizer step shows through.
+    pub fn value(&self) -> Tensor {
+        self.value.read().expect("no panic while replacing").clone()
+    }
+
+    pub fn shape(&self) -> Shape {
+        self.value().shape().clone()
+    }
+
+    /// Replaces the value. Error: another shape or dtype.
+    pub fn set(&self, value: Tensor) -> Result<()> {
+        let mut current = self.value.write().expect("no panic while replacing");
+        if current.dims() != value.dims() {
+            return Err(Error::shapes("set", current.shape(), value.shape()));
+        }
+        value.expect_dtype("set", current.dtype())?;
+        *current = value.detach();
+        Ok(())
+    }
+
+    /// Frozen parameters are not recorded and get no gradient.
+    pub fn set_trainable(&self, trainable: bool) {
+        self.trainable.store(trainable, Ordering::Relaxed);
+    }
+
+    pub fn is_trainable(&self) -> bool {
+        self.trainable.load(Ordering::Relaxed)
+    }
+
+    /// The gradient gathered since it was last taken.
+    pub fn grad(&self) -> Option<Tensor> {
+        self.grad_slot().clone()
+    }
+
+    /// Takes the gradient, leaving none: the next backward pass starts afresh.
+    pub fn take_grad(&self) -> Option<Tensor> {
+        self.grad_slot().take()
+    }
+
+    pub(crate) fn grad_slot(&self) -> MutexGuard<'_, Option<Tensor>> {
+        self.grad.lock().expect("no panic while accumulating")
+    }
+}
+
+impl fmt::Debug for Parameter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Parameter({}, {:?})", self.path, self.shape())
+    }
+}

@@ -1,0 +1,346 @@
+//! The autograd tape: operations in the order they ran, undone in reverse.
+//!
+//! A tensor obtained from [`Tape::watch`] is tracked; every operation with a tracked operand appends a
+//! node holding what its gradient needs. [`Tape::backward`] pops nodes one by one, so activations are
+//! freed as it passes them; it leaves the tape empty, with its memory kept for the next step.
+//! Gradients of parameters are added in place to the parameter; a hook hears of each one completed.
+//! Weights are saved by handle ([`Parameter`]), everything else by value.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use tt_cpu::Write;
+
+use crate::device::Storage;
+use crate::error::{Error, Result};
+use crate::parameter::Parameter;
+use crate::tensor::Tensor;
+
+/// A recorded forward pass. Cloning gives another handle to the same tape.
+#[derive(Clone, Default)]
+pub struct Tape(Arc<Mutex<Inner>>);
+
+/// Called with each parameter whose gradient is complete for this backward pass.
+pub type GradientHook = Arc<dyn Fn(&Arc<Parameter>) -> Result<()> + Send + Sync>;
+
+type Backward = Box<dyn FnOnce(&mut Gradients) -> Result<()> + Send>;
+
+#[derive(Default)]
+struct Inner {
+    nodes: Vec<Node>,
+    vars: Vec<Var>,
+    /// Watched parameters by address: a tied weight is one variable however often it is used.
+    leaves: HashMap<usize, VarId>,
+    on_gradient: Option<GradientHook>,
+}
+
+enum Node {
+    Op {
+        name: &'static str,
+        inputs: Vec<Option<VarId>>,
+        output: VarId,
+        backward: Backward,
+    },
+    Mark(Box<dyn FnOnce() -> Result<()> + Send>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct VarId(usize);
+
+#[derive(Default)]
+struct Var {
+    parameter: Option<Arc<Parameter>>,
+    /// Gradient gathered so far; parameters keep theirs themselves.
+    grad: Option<Tensor>,
+    /// Recorded uses that backward has not passed yet.
+    uses: usize,
+}
+
+/// A tensor's place on a tape.
+#[derive(Clone)]
+pub(crate) struct Track {
+    tape: Tape,
+    var: VarId,
+}
+
+impl Tape {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().expect("no panic while recording")
+    }
+
+    /// Sets the hook for completed parameter gradients.
+    pub fn on_gradient(&self, hook: GradientHook) {
+        self.inner().on_gradient = Some(hook);
+    }
+
+    /// The parameter's value, tracked if the parameter is trainable.
+    pub fn watch(&self, parameter: &Arc<Parameter>) -> Tensor {
+        let mut value = parameter.value();
+        value.weight = Some(parameter.clone());
+        if parameter.is_trainable() {
+            let mut inner = self.inner();
+            let Inner { vars, leaves, .. } = &mut *inner;
+            let key = Arc::as_ptr(parameter) as usize;
+            let var = *leaves.entry(key).or_insert_with(|| {
+                vars.push(Var {
+                    parameter: Some(parameter.clone()),
+                    ..Var::default()
+                });
+                VarId(vars.len() - 1)
+            });
+            value.track = Some(Track {
+                tape: self.clone(),
+                var,
+            });
+        }
+        value
+    }
+
+    /// Calls `event` when the backward pass comes by this place, e.g. to gather a module's weights again.
+    pub fn mark(&self, event: impl FnOnce() -> Result<()> + Send + 'static) {
+        self.inner().nodes.push(Node::Mark(Box::new(event)));
+    }
+
+    /// Forgets everything recorded, e.g. after a failed step.
+    pub fn reset(&self) {
+        let mut inner = self.inner();
+        inner.nodes.clear();
+        inner.vars.clear();
+        inner.leaves.clear();
+    }
+
+    /// Number of recorded operations.
+    pub fn len(&self) -> usize {
+        self.inner().nodes.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Gradients of `loss` (one element) with respect to every watched parameter, added to them.
+    pub fn backward(&self, loss: &Tensor) -> Result<()> {
+        let result = self.walk_back(loss);
+        self.reset();
+        result
+    }
+
+    fn walk_back(&self, loss: &Tensor) -> Result<()> {
+        let Some(track) = &loss.track else {
+            let why = "the loss depends on no watched parameter";
+            return Err(Error::invalid("backward", why));
+        };
+        if loss.elem_count() != 1 {
+            let why = format!(
+                "the loss has shape {:?}, expected one element",
+                loss.shape()
+            );
+            return Err(Error::invalid("backward", why));
+        }
+        if let Some(parameter) = &loss.weight {
+            let why = format!("the loss is the parameter `{}` itself", parameter.path());
+            return Err(Error::invalid("backward", why));
+        }
+        let seed = Tensor::ones(loss.shape().clone(), loss.device())?;
+        self.inner().vars[track.var.0].grad = Some(seed);
+        loop {
+            // The lock is not held while a gradient is computed: it locks again for each result.
+            let Some(node) = self.inner().nodes.pop() else {
+                return Ok(());
+            };
+            match node {
+                Node::Mark(event) => event()?,
+                Node::Op {
+                    name,
+                    inputs,
+                    output,
+                    backward,
+                } => {
+                    let grad = self.inner().vars[output.0].grad.take();
+                    // Without a gradient nothing that matters came of this output.
+                    if let Some(grad) = grad {
+                        let mut gradients = Gradients {
+                            tape: self,
+                            inputs: &inputs,
+                            output: Some(grad),
+                        };
+                        backward(&mut gradients).map_err(|error| match error {
+                            Error::Backend(inner) => {
+                                Error::Backend(inner.context(format!("in the gradient of {name}")))
+                            }
+                            other => other,
+                        })?;
+                    }
+                    for var in inputs.into_iter().flatten() {
+                        self.used(var)?;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Notes that backward has passed one use of `var`; the last use of a parameter completes its gradient.
+    fn used(&self, var: VarId) -> Result<()> {
+        let completed = {
+            let mut inner = self.inner();
+            let hook = inner.on_gradient.clone();
+            let var = &mut inner.vars[var.0];
+            var.uses -= 1;
+            match (var.uses, &var.parameter, hook) {
+                (0, Some(parameter), Some(hook)) => Some((hook, parameter.clone())),
+                _ => None,
+            }
+        };
+        match completed {
+            Some((hook, parameter)) => hook(&parameter),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Appends an operation if any of `inputs` is tracked; `output` then is tracked too.
+///
+/// `backward` receives the gradient of the output and adds to those of the inputs, by their position.
+pub(crate) fn record(
+    name: &'static str,
+    inputs: &[&Tensor],
+    mut output: Tensor,
+    backward: impl FnOnce(&mut Gradients) -> Result<()> + Send + 'static,
+) -> Result<Tensor> {
+    let mut tapes = inputs.iter().filter_map(|t| t.track.as_ref());
+    let Some(Track { tape, .. }) = tapes.next() else {
+        return Ok(output);
+    };
+    if tapes.any(|other| !Arc::ptr_eq(&other.tape.0, &tape.0)) {
+        let why = "operands are recorded on different tapes";
+        return Err(Error::invalid(name, why));
+    }
+    let inputs: Vec<_> = inputs
+        .iter()
+        .map(|t| t.track.as_ref().map(|track| track.var))
+        .collect();
+    let mut inner = tape.inner();
+    for var in inputs.iter().flatten() {
+        inner.vars[var.0].uses += 1;
+    }
+    inner.vars.push(Var::default());
+    let var = VarId(inner.vars.len() - 1);
+    inner.nodes.push(Node::Op {
+        name,
+        inputs,
+        output: var,
+        backward: Box::new(backward),
+    });
+    drop(inner);
+    output.track = Some(Track {
+        tape: tape.clone(),
+        var,
+    });
+    Ok(output)
+}
+
+/// What a gradient function sees: the gradient of its output, and where those of the inputs go.
+pub(crate) struct Gradients<'a> {
+    tape: &'a Tape,
+    inputs: &'a [Option<VarId>],
+    output: Option<Tensor>,
+}
+
+impl Gradients<'_> {
+    /// The gradient of the output. Called once.
+    pub fn output(&mut self) -> Tensor {
+        self.output.take().expect("taken once by each gradient")
+    }
+
+    /// True if the input's gradient is of use.
+    pub fn wanted(&self, input: usize) -> bool {
+        self.inputs[input].is_some()
+    }
+
+    /// Adds a finished gradient for an input; the first one is kept as it is.
+    pub fn add(&mut self, input: usize, grad: Tensor) -> Result<()> {
+        let Some(var) = self.inputs[input] else {
+            return Ok(());
+        };
+        self.update(var, |slot| match slot {
+            Some(sum) => Ok(crate::ops::add_in_place(sum, &grad)?),
+            None => Ok(grad),
+        })
+    }
+
+    /// Lets a kernel write the gradient of an input of `like`'s shape: assigned if it is the first, else
+    /// accumulated in place, without a temporary.
+    pub fn write(
+        &mut self,
+        input: usize,
+        like: &Tensor,
+        kernel: impl FnOnce(&mut Storage, Write) -> Result<()>,
+    ) -> Result<()> {
+        let Some(var) = self.inputs[input] else {
+            return Ok(());
+        };
+        self.update(var, |slot| {
+            let (sum, write) = match slot {
+                Some(sum) => (crate::ops::owned(sum)?, Write::Accumulate),
+                None => {
+                    let out = like.device.alloc(like.dtype, like.elem_count());
+                    let shape = like.shape().clone();
+                    let fresh = Tensor::from_output(out, like.dtype, like.device, shape);
+                    (fresh, Write::Assign)
+                }
+            };
+            sum.write(|storage| kernel(storage, write))?;
+            Ok(sum)
+        })
+    }
+
+    fn update(
+        &self,
+        var: VarId,
+        change: impl FnOnce(Option<Tensor>) -> Result<Tensor>,
+    ) -> Result<()> {
+        let (parameter, grad) = {
+            let mut inner = self.tape.inner();
+            let var = &mut inner.vars[var.0];
+            (var.parameter.clone(), var.grad.take())
+        };
+        match parameter {
+            Some(parameter) => {
+                let mut slot = parameter.grad_slot();
+                let grad = slot.take();
+                *slot = Some(change(grad)?);
+            }
+            None => {
+                let grad = change(grad)?;
+                self.tape.inner().vars[var.0].grad = Some(grad);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An operand kept for the backward pass: a weight by handle, anything else by value.
+pub(crate) enum Saved {
+    Weight(Arc<Parameter>),
+    Value(Tensor),
+}
+
+impl Saved {
+    pub fn new(tensor: &Tensor) -> Self {
+        match &tensor.weight {
+            Some(parameter) => Self::Weight(parameter.clone()),
+            None => Self::Value(tensor.detach()),
+        }
+    }
+
+    pub fn get(&self) -> Tensor {
+        match self {
+            Self::Weight(parameter) => parameter.value(),
+            Self::Value(tensor) => tensor.clone(),
+        }
+    }
+}
