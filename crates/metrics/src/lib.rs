@@ -1,1 +1,42 @@
-//! StepRecord and its sinks: JSONL, console.
+//! The record of a run: [`StepRecord`] rows in `metrics.jsonl`, the sinks that show them, and
+//! what else a run folder says about its run.
+//!
+//! The JSONL file is the record. A [`Sink`] gets each row after it is on disk.
+//!
+//! ```
+//! use tt_metrics::{Console, Jsonl, LoggingConfig, Metrics, StepRecord, Summary};
+//!
+//! # let tmp = tempfile::tempdir()?;
+//! # let dir = tmp.path();
+//! let jsonl = Jsonl::create(&dir.join("metrics.jsonl"))?;
+//! let console = Console::new(&LoggingConfig::default(), 0, 1, 10);
+//! let mut metrics = Metrics::new(jsonl).with(console);
+//! metrics.log(StepRecord { step: 1, loss: 0.3, ..StepRecord::default() })?;
+//! metrics.finish()?;
+//! Summary { final_val_loss: Some(0.3), ..Summary::default() }.write(&dir.join("summary.json"))?;
+//!
+//! let text = std::fs::read_to_string(dir.join("metrics.jsonl"))?;
+//! assert!(text.starts_with(r#"{"step":1,"loss":0.3,"#));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod config;
+mod console;
+mod disk;
+mod environment;
+mod error;
+mod jsonl;
+mod record;
+mod sink;
+mod summary;
+mod text;
+
+pub use config::{LoggingConfig, Progress};
+pub use console::Console;
+pub use disk::write_json;
+pub use environment::{cpu_features, environment, peak_rss_bytes};
+pub use error::{Error, Result};
+pub use jsonl::{Jsonl, Truncation};
+pub use record::{Record, Scalar, Scalars, StepRecord, TIME_KEYS, ValRecord};
+pub use sink::{Metrics, Sink};
+pub use summary::Summary;

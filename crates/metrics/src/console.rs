@@ -1,0 +1,296 @@
+//! Progress on standard output: a bar on a terminal, a line now and then elsewhere.
+//!
+//! All of it goes to one stream, so that `| tee` and `>` see what a terminal would. Errors of
+//! that stream are ignored: a closed pipe must not end a run.
+
+use std::{
+    env,
+    io::{self, IsTerminal, Write},
+    time::{Duration, Instant},
+};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::{
+    config::{LoggingConfig, Progress},
+    record::Record,
+    sink::Sink,
+    text,
+};
+
+pub struct Console {
+    show: Show,
+    /// The step this process began after, and when it did.
+    first_step: u64,
+    start: Instant,
+    num_steps: u64,
+    log_interval: u64,
+}
+
+enum Show {
+    Bar(ProgressBar),
+    Lines(Box<dyn Write + Send>),
+    Messages(Box<dyn Write + Send>),
+}
+
+impl Console {
+    /// For a run of `num_steps` steps that has done `first_step` of them. As lines, one step in
+    /// `log_interval` is shown, and the first and the last.
+    pub fn new(config: &LoggingConfig, first_step: u64, num_steps: u64, log_interval: u64) -> Self {
+        let show = match config.progress {
+            Progress::Auto if !is_capable_terminal() => Show::Lines(Box::new(io::stdout())),
+            Progress::Auto | Progress::Bar => {
+                Show::Bar(bar(ProgressDrawTarget::stdout(), first_step, num_steps))
+            }
+            Progress::Lines => Show::Lines(Box::new(io::stdout())),
+            Progress::None => Show::Messages(Box::new(io::stdout())),
+        };
+        Self::with(show, first_step, num_steps, log_interval)
+    }
+
+    fn with(show: Show, first_step: u64, num_steps: u64, log_interval: u64) -> Self {
+        Self {
+            show,
+            first_step,
+            start: Instant::now(),
+            num_steps,
+            log_interval,
+        }
+    }
+
+    fn is_shown(&self, step: u64) -> bool {
+        step == self.first_step + 1
+            || step == self.num_steps
+            || (self.log_interval > 0 && step.is_multiple_of(self.log_interval))
+    }
+
+    /// At the mean pace so far, everything included.
+    fn time_left(&self, step: u64) -> Option<Duration> {
+        let done = step.checked_sub(self.first_step).filter(|&n| n > 0)?;
+        let left = self.num_steps.saturating_sub(step);
+        let seconds = self.start.elapsed().as_secs_f64() / done as f64 * left as f64;
+        Duration::try_from_secs_f64(seconds).ok()
+    }
+
+    fn line(&self, record: &Record) -> String {
+        let width = self.num_steps.to_string().len();
+        let mut line = format!("step {:>width$}/{}", record.step(), self.num_steps);
+        let mut field = |name: &str, value: f64| {
+            line.push_str(&format!("  {name} {}", text::value(value)));
+        };
+        match record {
+            Record::Step(r) => {
+                field("loss", r.loss.into());
+                field("lr", r.lr);
+                field("grad_norm", r.grad_norm.into());
+            }
+            Record::Val(r) => field("val_loss", r.val_loss.into()),
+        }
+        for (name, scalar) in record.scalars() {
+            field(name, scalar.to_f64());
+        }
+        if let Record::Step(r) = record {
+            line.push_str(&format!("  {} tokens/s", text::count(r.tokens_per_second)));
+            if let Some(left) = self.time_left(r.step).filter(|_| r.step < self.num_steps) {
+                line.push_str(&format!("  ETA {}", text::duration(left)));
+            }
+        }
+        line
+    }
+}
+
+impl Sink for Console {
+    fn record(&mut self, record: &Record, _position: u64) {
+        match (&self.show, record) {
+            (Show::Messages(_), _) => {}
+            (Show::Bar(bar), Record::Step(r)) => {
+                let left = self.time_left(r.step).unwrap_or_default();
+                bar.set_message(format!(
+                    "loss {}  lr {}  {} tokens/s  ETA {}",
+                    text::value(r.loss.into()),
+                    text::value(r.lr),
+                    text::count(r.tokens_per_second),
+                    text::duration(left),
+                ));
+                bar.set_position(r.step);
+            }
+            (Show::Lines(_), Record::Step(r)) if !self.is_shown(r.step) => {}
+            _ => {
+                let line = self.line(record);
+                self.message(&line);
+            }
+        }
+    }
+
+    fn message(&mut self, text: &str) {
+        match &mut self.show {
+            Show::Bar(bar) => bar.println(text),
+            Show::Lines(out) | Show::Messages(out) => {
+                let _ = writeln!(out, "{text}").and_then(|()| out.flush());
+            }
+        }
+    }
+
+    fn finish(&mut self) {
+        if let Show::Bar(bar) = &self.show {
+            bar.abandon(); // leaves it on the screen as it is
+        }
+    }
+}
+
+fn bar(target: ProgressDrawTarget, first_step: u64, num_steps: u64) -> ProgressBar {
+    let no_color = env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
+    let style = ProgressStyle::with_template(template(!no_color))
+        .unwrap_or_else(|_| ProgressStyle::default_bar())
+        .progress_chars("=> ");
+    let bar = ProgressBar::with_draw_target(Some(num_steps), target).with_style(style);
+    bar.set_position(first_step);
+    bar
+}
+
+fn template(color: bool) -> &'static str {
+    if color {
+        "step {pos}/{len} [{wide_bar:.cyan}] {msg}"
+    } else {
+        "step {pos}/{len} [{wide_bar}] {msg}"
+    }
+}
+
+fn is_capable_terminal() -> bool {
+    io::stdout().is_terminal() && env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use indicatif::InMemoryTerm;
+
+    use super::*;
+    use crate::record::{StepRecord, ValRecord};
+
+    #[derive(Clone, Default)]
+    struct Shared(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Shared {
+        fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(data)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Shared {
+        fn text(&self) -> String {
+            String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+        }
+    }
+
+    fn step(step: u64) -> Record {
+        Record::Step(StepRecord {
+            step,
+            loss: 5.25,
+            lr: 4.2e-5,
+            grad_norm: 1.5,
+            tokens_per_second: 12_345.0,
+            ..StepRecord::default()
+        })
+    }
+
+    fn val(step: u64) -> Record {
+        Record::Val(ValRecord {
+            step,
+            val_loss: 4.5,
+            ..ValRecord::default()
+        })
+    }
+
+    #[test]
+    fn lines_show_the_first_the_last_and_one_step_in_log_interval() {
+        let out = Shared::default();
+        let mut console = Console::with(Show::Lines(Box::new(out.clone())), 3, 25, 10);
+        for i in 4..=25 {
+            console.record(&step(i), 0);
+        }
+        let text = out.text();
+        let steps: Vec<_> = text
+            .lines()
+            .map(|l| l.split("  loss").next().unwrap())
+            .collect();
+        assert_eq!(
+            steps,
+            ["step  4/25", "step 10/25", "step 20/25", "step 25/25"]
+        );
+    }
+
+    #[test]
+    fn line_has_every_number_and_no_control_characters() {
+        let out = Shared::default();
+        let mut console = Console::with(Show::Lines(Box::new(out.clone())), 0, 25, 10);
+        console.record(&step(25), 0);
+        let mut scored = val(25);
+        if let Record::Val(r) = &mut scored {
+            r.scalars.insert("accuracy".into(), 0.5f32.into());
+        }
+        console.record(&scored, 0);
+        console.message("done");
+        assert_eq!(
+            out.text(),
+            "step 25/25  loss 5.250  lr 4.200e-5  grad_norm 1.500  12.3k tokens/s\n\
+             step 25/25  val_loss 4.500  accuracy 0.5000\n\
+             done\n"
+        );
+    }
+
+    #[test]
+    fn time_left_counts_from_where_the_run_was_resumed() {
+        let mut console = Console::with(Show::Lines(Box::new(io::sink())), 90, 100, 1);
+        console.start = Instant::now() - Duration::from_secs(10);
+        let left = console.time_left(92).unwrap().as_secs_f64();
+        assert!((left - 40.0).abs() < 1.0, "{left}");
+        assert!(console.time_left(90).is_none());
+    }
+
+    #[test]
+    fn bar_shows_the_step_and_keeps_messages_above() {
+        let term = InMemoryTerm::new(10, 80);
+        let target = ProgressDrawTarget::term_like(Box::new(term.clone()));
+        let mut console = Console::with(Show::Bar(bar(target, 0, 50)), 0, 50, 10);
+        console.record(&step(25), 0);
+        console.message("checkpoint saved");
+        console.record(&val(25), 0);
+        console.finish();
+        let screen = term.contents();
+        let lines: Vec<_> = screen.lines().collect();
+        assert_eq!(
+            lines[..2],
+            ["checkpoint saved", "step 25/50  val_loss 4.500"]
+        );
+        assert!(lines[2].starts_with("step 25/50 [="), "{screen}");
+        assert!(
+            lines[2].contains("loss 5.250  lr 4.200e-5  12.3k tokens/s  ETA "),
+            "{screen}"
+        );
+        assert!(lines[2].len() <= 80 && lines.len() == 3, "{screen}");
+    }
+
+    #[test]
+    fn without_progress_only_messages_are_shown() {
+        let out = Shared::default();
+        let mut console = Console::with(Show::Messages(Box::new(out.clone())), 0, 25, 1);
+        console.record(&step(1), 0);
+        console.record(&val(1), 0);
+        console.message("hello");
+        assert_eq!(out.text(), "hello\n");
+    }
+
+    #[test]
+    fn both_templates_are_valid_and_one_has_no_colour() {
+        for color in [true, false] {
+            ProgressStyle::with_template(template(color)).unwrap();
+        }
+        assert!(!template(false).contains("cyan"));
+    }
+}

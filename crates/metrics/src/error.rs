@@ -1,0 +1,30 @@
+//! What can go wrong in writing the record of a run.
+
+use std::{io, path::PathBuf};
+
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("cannot {action} {}", path.display())]
+    Io {
+        /// Completes "cannot ...": "write", "rename".
+        action: &'static str,
+        path: PathBuf,
+        source: io::Error,
+    },
+
+    /// Written, it would make two fields of one name in a row.
+    #[error("the scalar `{0}` has the name of a field that every row has")]
+    ReservedKey(String),
+}
+
+impl Error {
+    pub(crate) fn io(action: &'static str, path: &std::path::Path, source: io::Error) -> Self {
+        Self::Io {
+            action,
+            path: path.to_owned(),
+            source,
+        }
+    }
+}

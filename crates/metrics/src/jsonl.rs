@@ -1,0 +1,132 @@
+//! `metrics.jsonl`: the record of a run. Everything else that shows metrics reads it, or could.
+//!
+//! One object a line, in one write, so that a kill leaves at most one line half-written; opening
+//! the file to go on drops that line and the rows after the checkpoint.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{self, BufRead, BufReader, Write},
+    path::{Path, PathBuf},
+};
+
+use serde::Deserialize;
+
+use crate::{
+    disk,
+    error::{Error, Result},
+    record::Record,
+};
+
+#[derive(Debug)]
+pub struct Jsonl {
+    file: File,
+    path: PathBuf,
+    position: u64,
+}
+
+/// What [`Jsonl::resume`] found in the file.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Truncation {
+    pub rows_kept: u64,
+    /// Of steps after the checkpoint: they will be made again.
+    pub rows_dropped: u64,
+    /// Half-written or otherwise unreadable: dropped too. More than one means a damaged disk.
+    pub rows_damaged: u64,
+}
+
+impl Jsonl {
+    /// An empty file at `path`, in place of any other.
+    pub fn create(path: &Path) -> Result<Self> {
+        disk::replace(path, |_| Ok(()))?;
+        Self::append(path)
+    }
+
+    /// Goes on after `step`, the checkpoint's: keeps the rows up to and including it.
+    pub fn resume(path: &Path, step: u64) -> Result<(Self, Truncation)> {
+        let truncation = truncate_after(path, step)?;
+        Ok((Self::append(path)?, truncation))
+    }
+
+    fn append(path: &Path) -> Result<Self> {
+        let open = || {
+            let file = OpenOptions::new().append(true).create(true).open(path)?;
+            let position = file.metadata()?.len();
+            Ok((file, position))
+        };
+        let (file, position) = open().map_err(|e| Error::io("open", path, e))?;
+        Ok(Self {
+            file,
+            path: path.to_owned(),
+            position,
+        })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Length of the file: where the next row will begin.
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Appends a row; on return the system has it, and a kill cannot lose it.
+    pub fn write(&mut self, record: &Record) -> Result<()> {
+        let line = record.to_line()?;
+        if let Err(e) = self.file.write_all(line.as_bytes()) {
+            // A full disk may have taken half a line; the rest would be glued to the next row.
+            let _ = self.file.set_len(self.position);
+            return Err(Error::io("write", &self.path, e));
+        }
+        self.position += line.len() as u64;
+        Ok(())
+    }
+
+    /// Makes all rows survive a power cut too. To be called before a checkpoint is written:
+    /// resuming from it relies on the rows up to it.
+    pub fn sync(&self) -> Result<()> {
+        self.file
+            .sync_data()
+            .map_err(|e| Error::io("sync", &self.path, e))
+    }
+}
+
+/// Drops the rows of steps after `step` and lines that are no rows. No file counts as empty.
+fn truncate_after(path: &Path, step: u64) -> Result<Truncation> {
+    let file = match File::open(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Truncation::default()),
+        file => file.map_err(|e| Error::io("read", path, e))?,
+    };
+    let mut reader = BufReader::new(file);
+    let truncation =
+        filter(&mut reader, &mut io::sink(), step).map_err(|e| Error::io("read", path, e))?;
+    if truncation.rows_dropped + truncation.rows_damaged > 0 {
+        let file = File::open(path).map_err(|e| Error::io("read", path, e))?;
+        disk::replace(path, |out| {
+            filter(&mut BufReader::new(file), out, step).map(drop)
+        })?;
+    }
+    Ok(truncation)
+}
+
+/// Copies the rows up to `step`, byte by byte as they are.
+fn filter(from: &mut impl BufRead, to: &mut impl Write, step: u64) -> io::Result<Truncation> {
+    #[derive(Deserialize)]
+    struct Row {
+        step: u64,
+    }
+    let mut truncation = Truncation::default();
+    let mut line = Vec::new();
+    while from.read_until(b'\n', &mut line)? > 0 {
+        match serde_json::from_slice::<Row>(&line) {
+            Ok(row) if line.ends_with(b"\n") && row.step <= step => {
+                to.write_all(&line)?;
+                truncation.rows_kept += 1;
+            }
+            Ok(_) if line.ends_with(b"\n") => truncation.rows_dropped += 1,
+            _ => truncation.rows_damaged += 1,
+        }
+        line.clear();
+    }
+    Ok(truncation)
+}

@@ -1,0 +1,240 @@
+//! The rows of `metrics.jsonl`.
+//!
+//! Numbers are printed in the shortest form that reads back to the same value of their own type:
+//! equal losses give equal text, and the f32 0.3 is `0.3`. NaN and infinities, which JSON does
+//! not have, become `null`.
+
+use indexmap::IndexMap;
+use serde::{Serialize, Serializer};
+
+use crate::error::{Error, Result};
+
+/// The fields that depend on the clock. Two runs that compute the same agree in all others.
+pub const TIME_KEYS: [&str; 2] = ["tokens_per_second", "step_time_ms"];
+
+const STEP_KEYS: [&str; 7] = [
+    "step",
+    "loss",
+    "lr",
+    "grad_norm",
+    "tokens",
+    TIME_KEYS[0],
+    TIME_KEYS[1],
+];
+const VAL_KEYS: [&str; 2] = ["step", "val_loss"];
+
+/// Further values of a row, in the order in which they were added.
+pub type Scalars = IndexMap<String, Scalar>;
+
+/// A number that remembers its type, so that it is printed with no more digits than it has.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Scalar {
+    F32(f32),
+    F64(f64),
+    Int(i64),
+}
+
+impl Scalar {
+    pub fn to_f64(self) -> f64 {
+        match self {
+            Self::F32(x) => x.into(),
+            Self::F64(x) => x,
+            Self::Int(x) => x as f64,
+        }
+    }
+}
+
+impl From<f32> for Scalar {
+    fn from(x: f32) -> Self {
+        Self::F32(x)
+    }
+}
+
+impl From<f64> for Scalar {
+    fn from(x: f64) -> Self {
+        Self::F64(x)
+    }
+}
+
+impl From<i64> for Scalar {
+    fn from(x: i64) -> Self {
+        Self::Int(x)
+    }
+}
+
+/// One optimizer step.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct StepRecord {
+    /// Steps done, this one included: the first is 1.
+    pub step: u64,
+    /// Mean over the step's tokens, in nats.
+    pub loss: f32,
+    /// Learning rate used in this step.
+    pub lr: f64,
+    /// Global L2 norm before clipping.
+    pub grad_norm: f32,
+    /// Tokens seen since the run began, this step's included.
+    pub tokens: u64,
+    /// What the trainer reports besides.
+    #[serde(flatten)]
+    pub scalars: Scalars,
+    #[serde(serialize_with = "three_decimals")]
+    pub tokens_per_second: f64,
+    #[serde(serialize_with = "three_decimals")]
+    pub step_time_ms: f64,
+}
+
+/// One pass over the validation split.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct ValRecord {
+    /// Steps done when it was made.
+    pub step: u64,
+    /// Mean over the split's tokens, in nats.
+    pub val_loss: f32,
+    #[serde(flatten)]
+    pub scalars: Scalars,
+}
+
+/// A row.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Record {
+    Step(StepRecord),
+    Val(ValRecord),
+}
+
+impl Record {
+    pub fn step(&self) -> u64 {
+        match self {
+            Self::Step(r) => r.step,
+            Self::Val(r) => r.step,
+        }
+    }
+
+    pub fn scalars(&self) -> &Scalars {
+        match self {
+            Self::Step(r) => &r.scalars,
+            Self::Val(r) => &r.scalars,
+        }
+    }
+
+    /// The row as one line, its newline included.
+    pub(crate) fn to_line(&self) -> Result<String> {
+        let keys = match self {
+            Self::Step(_) => STEP_KEYS.as_slice(),
+            Self::Val(_) => VAL_KEYS.as_slice(),
+        };
+        if let Some(key) = self.scalars().keys().find(|k| keys.contains(&k.as_str())) {
+            return Err(Error::ReservedKey(key.clone()));
+        }
+        let mut line = serde_json::to_string(self).expect("string keys and numbers only");
+        line.push('\n');
+        Ok(line)
+    }
+}
+
+impl From<StepRecord> for Record {
+    fn from(record: StepRecord) -> Self {
+        Self::Step(record)
+    }
+}
+
+impl From<ValRecord> for Record {
+    fn from(record: ValRecord) -> Self {
+        Self::Val(record)
+    }
+}
+
+/// More digits of a time are noise.
+fn three_decimals<S: Serializer>(x: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64((x * 1e3).round() / 1e3)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step_record() -> StepRecord {
+        StepRecord {
+            step: 7,
+            loss: 0.3,
+            lr: 5e-5,
+            grad_norm: 1.1,
+            tokens: 7000,
+            scalars: Scalars::from([
+                ("z_loss".into(), 0.1f32.into()),
+                ("accuracy".into(), 0.1f64.into()),
+                ("experts".into(), 3i64.into()),
+            ]),
+            tokens_per_second: 12345.678912,
+            step_time_ms: 81.0,
+        }
+    }
+
+    #[test]
+    fn row_is_one_line_in_a_fixed_order_with_times_last() {
+        assert_eq!(
+            Record::from(step_record()).to_line().unwrap(),
+            "{\"step\":7,\"loss\":0.3,\"lr\":0.00005,\"grad_norm\":1.1,\"tokens\":7000,\
+             \"z_loss\":0.1,\"accuracy\":0.1,\"experts\":3,\
+             \"tokens_per_second\":12345.679,\"step_time_ms\":81.0}\n"
+        );
+        let val = ValRecord {
+            step: 7,
+            val_loss: 2.7,
+            ..ValRecord::default()
+        };
+        let line = Record::from(val).to_line().unwrap();
+        assert_eq!(line, "{\"step\":7,\"val_loss\":2.7}\n");
+    }
+
+    #[test]
+    fn every_f32_reads_back_from_its_text() {
+        // A walk over all exponents and many mantissas.
+        for bits in (0..f32::INFINITY.to_bits()).step_by(65_537) {
+            let loss = f32::from_bits(bits);
+            let record = StepRecord {
+                loss,
+                ..step_record()
+            };
+            let line = Record::from(record).to_line().unwrap();
+            let row: serde_json::Value = serde_json::from_str(&line).unwrap();
+            let text = row["loss"].to_string();
+            assert_eq!(text.parse::<f32>().unwrap().to_bits(), bits, "{text}");
+        }
+    }
+
+    #[test]
+    fn loss_that_is_no_number_is_null() {
+        for loss in [f32::NAN, f32::INFINITY] {
+            let record = StepRecord {
+                loss,
+                ..step_record()
+            };
+            let line = Record::from(record).to_line().unwrap();
+            assert!(line.contains("\"loss\":null"), "{line}");
+        }
+    }
+
+    #[test]
+    fn scalar_with_the_name_of_a_field_is_refused() {
+        for key in STEP_KEYS {
+            let mut record = step_record();
+            record.scalars.insert(key.into(), 1.0f32.into());
+            let error = Record::from(record).to_line().unwrap_err();
+            assert!(matches!(error, Error::ReservedKey(k) if k == key));
+        }
+    }
+
+    #[test]
+    fn reserved_keys_are_the_fields() {
+        let fields = |record: Record| {
+            let value = serde_json::to_value(record).unwrap();
+            let keys: Vec<_> = value.as_object().unwrap().keys().cloned().collect();
+            keys
+        };
+        assert_eq!(fields(StepRecord::default().into()), STEP_KEYS);
+        assert_eq!(fields(ValRecord::default().into()), VAL_KEYS);
+    }
+}

@@ -1,0 +1,29 @@
+//! `summary.json`: how the run ended, in a few numbers.
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use crate::{disk, error::Result, record::Scalars};
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Summary {
+    /// Nats per token on the validation split.
+    pub final_val_loss: Option<f32>,
+    /// What the unigram distribution of the training data gets on the same split.
+    pub unigram_nats: Option<f64>,
+    /// The last checkpoint.
+    pub checkpoint: Option<PathBuf>,
+    /// Over the whole run, validation and checkpoints left out.
+    pub tokens_per_second: Option<f64>,
+    pub peak_rss_bytes: Option<u64>,
+    #[serde(flatten)]
+    pub scalars: Scalars,
+}
+
+impl Summary {
+    /// Replaces the file at `path`, whole or not at all.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        disk::write_json(path, self)
+    }
+}

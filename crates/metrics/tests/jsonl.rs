@@ -1,0 +1,256 @@
+//! The record on disk: written a line at a time, cut back to a checkpoint, never half a row.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::{Arc, Mutex},
+};
+
+use tt_metrics::{Error, Jsonl, Metrics, Record, Sink, StepRecord, Summary, Truncation, ValRecord};
+
+fn step(step: u64) -> Record {
+    let loss = 1.0 / step as f32;
+    Record::Step(StepRecord {
+        step,
+        loss,
+        ..StepRecord::default()
+    })
+}
+
+fn val(step: u64) -> Record {
+    Record::Val(ValRecord {
+        step,
+        val_loss: 0.5,
+        ..ValRecord::default()
+    })
+}
+
+fn file() -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("metrics.jsonl");
+    (dir, path)
+}
+
+/// Steps 1 to 6 and a validation at 3.
+fn six_steps(path: &Path) {
+    let mut jsonl = Jsonl::create(path).unwrap();
+    for i in 1..=6 {
+        jsonl.write(&step(i)).unwrap();
+        if i == 3 {
+            jsonl.write(&val(i)).unwrap();
+        }
+    }
+}
+
+#[test]
+fn each_row_is_on_disk_when_write_returns() {
+    let (_dir, path) = file();
+    let mut jsonl = Jsonl::create(&path).unwrap();
+    for i in 1..=3 {
+        jsonl.write(&step(i)).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        assert_eq!(text.lines().count() as u64, i);
+        assert!(text.ends_with('\n'));
+        assert_eq!(jsonl.position(), text.len() as u64);
+    }
+}
+
+#[test]
+fn resumed_file_equals_one_never_interrupted() {
+    let (_dir, path) = file();
+    six_steps(&path);
+    let uninterrupted = fs::read_to_string(&path).unwrap();
+    // Killed after the rows of step 5 and within that of step 6.
+    fs::write(&path, &uninterrupted[..uninterrupted.len() - 10]).unwrap();
+
+    let (mut jsonl, truncation) = Jsonl::resume(&path, 3).unwrap();
+    assert_eq!(
+        truncation,
+        Truncation {
+            rows_kept: 4,
+            rows_dropped: 2,
+            rows_damaged: 1
+        }
+    );
+    for i in 4..=6 {
+        jsonl.write(&step(i)).unwrap();
+    }
+    assert_eq!(fs::read_to_string(&path).unwrap(), uninterrupted);
+}
+
+#[test]
+fn whole_last_line_without_its_newline_counts_as_half_written() {
+    let (_dir, path) = file();
+    six_steps(&path);
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.trim_end()).unwrap();
+    let (jsonl, truncation) = Jsonl::resume(&path, 6).unwrap();
+    assert_eq!((truncation.rows_kept, truncation.rows_damaged), (6, 1));
+    assert_eq!(jsonl.position(), fs::metadata(&path).unwrap().len());
+}
+
+#[test]
+fn zeros_left_by_a_power_cut_are_dropped() {
+    let (_dir, path) = file();
+    six_steps(&path);
+    let mut bytes = fs::read(&path).unwrap();
+    bytes.extend([0; 100]);
+    fs::write(&path, bytes).unwrap();
+    let (_, truncation) = Jsonl::resume(&path, 100).unwrap();
+    assert_eq!((truncation.rows_kept, truncation.rows_damaged), (7, 1));
+    assert!(!fs::read(&path).unwrap().contains(&0));
+}
+
+#[test]
+fn whole_file_is_left_as_it_is() {
+    let (_dir, path) = file();
+    six_steps(&path);
+    let before = fs::metadata(&path).unwrap().modified().unwrap();
+    let (_, truncation) = Jsonl::resume(&path, 6).unwrap();
+    assert_eq!(truncation.rows_kept, 7);
+    assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), before);
+}
+
+#[test]
+fn resume_without_a_file_starts_one() {
+    let (_dir, path) = file();
+    let (mut jsonl, truncation) = Jsonl::resume(&path, 3).unwrap();
+    assert_eq!(truncation, Truncation::default());
+    jsonl.write(&step(4)).unwrap();
+    assert_eq!(fs::read_to_string(&path).unwrap().lines().count(), 1);
+}
+
+#[test]
+fn create_begins_anew() {
+    let (_dir, path) = file();
+    six_steps(&path);
+    let jsonl = Jsonl::create(&path).unwrap();
+    assert_eq!(jsonl.position(), 0);
+    assert_eq!(fs::read(&path).unwrap(), b"");
+}
+
+#[test]
+fn unwritable_path_is_named() {
+    let (_dir, path) = file();
+    fs::write(&path, "").unwrap();
+    let error = Jsonl::create(&path.join("metrics.jsonl")).unwrap_err();
+    assert!(
+        error.to_string().contains("metrics.jsonl/metrics.jsonl"),
+        "{error}"
+    );
+}
+
+/// A file system of 16 kB, if this user may mount one.
+struct SmallDisk(tempfile::TempDir);
+
+impl SmallDisk {
+    fn mount() -> Option<Self> {
+        let dir = tempfile::tempdir().unwrap();
+        let status = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=16k", "tmpfs"])
+            .arg(dir.path())
+            .status();
+        status.is_ok_and(|s| s.success()).then_some(Self(dir))
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.0.path()).status();
+    }
+}
+
+#[test]
+fn full_disk_is_an_error_and_leaves_whole_rows() {
+    let Some(disk) = SmallDisk::mount() else {
+        return eprintln!("skipped: this user may not mount a file system");
+    };
+    let path = disk.0.path().join("metrics.jsonl");
+    let mut jsonl = Jsonl::create(&path).unwrap();
+    let error = (1..1000).find_map(|i| jsonl.write(&step(i)).err()).unwrap();
+    assert!(
+        matches!(
+            error,
+            Error::Io {
+                action: "write",
+                ..
+            }
+        ),
+        "{error}"
+    );
+
+    let text = fs::read_to_string(&path).unwrap();
+    assert_eq!(text.len() as u64, jsonl.position());
+    assert!(text.ends_with('\n'));
+}
+
+#[derive(Clone, Default)]
+struct Recorder(Arc<Mutex<Vec<String>>>);
+
+impl Sink for Recorder {
+    fn record(&mut self, record: &Record, position: u64) {
+        self.0
+            .lock()
+            .unwrap()
+            .push(format!("{}@{position}", record.step()));
+    }
+
+    fn message(&mut self, text: &str) {
+        self.0.lock().unwrap().push(text.into());
+    }
+
+    fn finish(&mut self) {
+        self.0.lock().unwrap().push("end".into());
+    }
+}
+
+#[test]
+fn sinks_get_each_row_after_it_is_on_disk() {
+    let (_dir, path) = file();
+    let recorder = Recorder::default();
+    let mut metrics = Metrics::new(Jsonl::create(&path).unwrap()).with(recorder.clone());
+    metrics.log(step(1)).unwrap();
+    let first = fs::metadata(&path).unwrap().len();
+    metrics.message("note");
+    metrics.log(val(1)).unwrap();
+    let second = fs::metadata(&path).unwrap().len();
+    metrics.finish().unwrap();
+    let seen = recorder.0.lock().unwrap().clone();
+    assert_eq!(
+        seen,
+        [
+            format!("1@{first}"),
+            "note".into(),
+            format!("1@{second}"),
+            "end".into()
+        ]
+    );
+}
+
+#[test]
+fn summary_is_replaced_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("summary.json");
+    fs::write(&path, "old").unwrap();
+    let mut summary = Summary {
+        final_val_loss: Some(0.3),
+        checkpoint: Some("outputs/step-00000010".into()),
+        ..Summary::default()
+    };
+    summary.scalars.insert("bigram_nats".into(), 2.5f64.into());
+    summary.write(&path).unwrap();
+    assert_eq!(
+        fs::read_to_string(&path).unwrap(),
+        r#"{
+  "final_val_loss": 0.3,
+  "unigram_nats": null,
+  "checkpoint": "outputs/step-00000010",
+  "tokens_per_second": null,
+  "peak_rss_bytes": null,
+  "bigram_nats": 2.5
+}
+"#
+    );
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+}
