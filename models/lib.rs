@@ -1,1 +1,97 @@
-//! Models: the trait, one file per architecture.
+//! Models: math on module paths. A model knows neither how its weights are sharded nor what is recomputed.
+//!
+//! ```
+//! use tt_models::{Input, Model, Qwen2Config, Qwen2ForCausalLM};
+//! use tt_nn::{Forward, ParamTree};
+//! use tt_tensor::{Device, Seed, Tensor};
+//!
+//! # fn main() -> tt_models::Result<()> {
+//! # let config = r#"{"vocab_size": 16, "hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1,
+//! #   "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 32}"#;
+//! # let config: Qwen2Config = serde_json::from_str(config).unwrap();
+//! let model = Qwen2ForCausalLM::new(config)?;
+//! let params = ParamTree::init(&model.params(), Seed::new(0), Device::Cpu)?;
+//! let ids = Tensor::from_slice(&[1u32, 2, 3], (1, 3), Device::Cpu)?;
+//! let logits = model.logits(&Forward::inference(&params), &Input::rows(ids)?, None)?;
+//! assert_eq!(logits.dims(), [1, 3, 16]);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! To add a model: a file, a line in [`TABLE`], a YAML under `configs/model/`, a golden.
+
+mod error;
+mod hf_config;
+mod qwen2;
+
+use serde_json::Value;
+use tt_nn::{Forward, KvCache, ModulePath, ParamSpec, Positions};
+use tt_tensor::{Tensor, fused};
+
+pub use error::{Error, Result};
+pub use qwen2::{Qwen2Config, Qwen2ForCausalLM};
+
+/// What a model reads: a batch of token rows and where the tokens stand.
+#[derive(Clone, Debug)]
+pub struct Input {
+    /// u32 `[B, T]`.
+    pub input_ids: Tensor,
+    pub positions: Positions,
+}
+
+impl Input {
+    /// Rows that are one document each, counted from position 0.
+    pub fn rows(input_ids: Tensor) -> Result<Self> {
+        Self::continuing(input_ids, 0)
+    }
+
+    /// Rows that continue `past` earlier tokens, held by a cache.
+    pub fn continuing(input_ids: Tensor, past: usize) -> Result<Self> {
+        let [b, t] = input_ids.dims_of("input")?;
+        let row = past as u32..(past + t) as u32;
+        let ids: Vec<u32> = std::iter::repeat_n(row, b).flatten().collect();
+        let position_ids = Tensor::from_slice(&ids, (b, t), input_ids.device())?;
+        Ok(Self {
+            input_ids,
+            positions: Positions {
+                position_ids,
+                bound: past + t,
+                segment_ids: None,
+            },
+        })
+    }
+}
+
+/// A causal language model.
+pub trait Model: Send + Sync {
+    /// All parameters, named as in Hugging Face checkpoints; a tied weight once.
+    fn params(&self) -> Vec<ParamSpec>;
+
+    /// Hidden states `[B, T, hidden]`, ready for the head. With a `cache`, `input` continues what it holds.
+    fn hidden_states(
+        &self,
+        fwd: &Forward,
+        input: &Input,
+        cache: Option<&mut KvCache>,
+    ) -> Result<Tensor>;
+
+    /// The output head's weight `[vocab, hidden]`.
+    fn head(&self, fwd: &Forward) -> Result<Tensor>;
+
+    /// The repeated blocks, each `hidden -> hidden`, in order: the units of remat, sharding and pipelining.
+    fn blocks(&self) -> Vec<ModulePath>;
+
+    fn vocab_size(&self) -> usize;
+
+    /// Longest sequence the model takes.
+    fn max_positions(&self) -> usize;
+
+    /// The `config.json` that makes transformers build this model.
+    fn hf_config(&self) -> Value;
+
+    /// Logits `[B, T, vocab]`, held whole: for generation and tests. Training uses the fused loss.
+    fn logits(&self, fwd: &Forward, input: &Input, cache: Option<&mut KvCache>) -> Result<Tensor> {
+        let hidden = self.hidden_states(fwd, input, cache)?;
+        Ok(fused::linear(&hidden, &self.head(fwd)?, None)?)
+    }
+}

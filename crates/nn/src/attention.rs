@@ -118,8 +118,8 @@ impl SelfAttention {
             let q = heads(self.q_proj.forward(fwd, x)?)?;
             let k = heads(self.k_proj.forward(fwd, x)?)?;
             let v = heads(self.v_proj.forward(fwd, x)?)?;
-            let q = rope.apply(&q, &positions.position_ids)?;
-            let k = rope.apply(&k, &positions.position_ids)?;
+            let q = rope.apply(&q, positions)?;
+            let k = rope.apply(&k, positions)?;
             let (k, v) = match cache {
                 Some((cache, layer)) => cache.extend(layer, k, v)?,
                 None => (k, v),

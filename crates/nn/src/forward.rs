@@ -32,6 +32,8 @@ pub trait Hooks: Send + Sync {
 pub struct Positions {
     /// u32 `[B, T]`, counted from 0 in each document.
     pub position_ids: Tensor,
+    /// Every position id is below this.
+    pub bound: usize,
     /// u32 `[B, T]`; tokens attend within their own id. `None`: one document a row.
     pub segment_ids: Option<Tensor>,
 }

@@ -1,0 +1,16 @@
+//! Errors of model construction and of the forward pass.
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A configuration that cannot be built; says which key and why.
+    #[error("model: `{key}`: {why}")]
+    Config { key: &'static str, why: String },
+    #[error("config.json: {0}")]
+    HfConfig(String),
+    #[error(transparent)]
+    Nn(#[from] tt_nn::Error),
+    #[error(transparent)]
+    Tensor(#[from] tt_tensor::Error),
+}
+
+pub type Result<T> = std::result::Result<T, Error>;

@@ -1,0 +1,310 @@
+//! Qwen2: a decoder of RMSNorm, grouped-query attention with biased q/k/v projections, RoPE and SwiGLU.
+//!
+//! Shapes: ids `[B, T]` to hidden states `[B, T, hidden_size]`, after the final norm; the head is `[vocab_size, hidden_size]`.
+//! Parameter names, initialisation and arithmetic are those of transformers' `Qwen2ForCausalLM`.
+//! Source: Yang et al. 2024, arXiv:2407.10671.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tt_nn::{
+    AttentionShape, Embedding, Forward, GatedMlp, Init, KvCache, ModulePath, ParamSpec, Positions,
+    RmsNorm, Rope, SelfAttention,
+};
+use tt_tensor::Tensor;
+
+use crate::error::{Error, Result};
+use crate::hf_config::HfConfig;
+use crate::{Input, Model};
+
+/// `qwen2.Qwen2ForCausalLM`. Keys are named as in Hugging Face's `config.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Qwen2Config {
+    /// Number of tokens the embedding knows; at least the tokenizer's.
+    #[schemars(range(min = 1))]
+    pub vocab_size: usize,
+    /// Width of the residual stream.
+    #[schemars(range(min = 1))]
+    pub hidden_size: usize,
+    /// Width of the feed-forward layer.
+    #[schemars(range(min = 1))]
+    pub intermediate_size: usize,
+    /// Number of decoder blocks.
+    pub num_hidden_layers: usize,
+    /// Number of query heads; divides `hidden_size` into an even head size.
+    #[schemars(range(min = 1))]
+    pub num_attention_heads: usize,
+    /// Number of key/value heads; divides `num_attention_heads`.
+    #[schemars(range(min = 1))]
+    pub num_key_value_heads: usize,
+    /// Longest sequence, in tokens.
+    #[schemars(range(min = 1))]
+    pub max_position_embeddings: usize,
+    /// Added to the mean square in RMSNorm.
+    #[serde(default = "default_rms_norm_eps")]
+    pub rms_norm_eps: f64,
+    /// Base of the rotary frequencies.
+    #[serde(default = "default_rope_theta")]
+    pub rope_theta: f64,
+    /// Whether the head is the embedding table.
+    #[serde(default)]
+    pub tie_word_embeddings: bool,
+    /// Standard deviation of initial weights.
+    #[serde(default = "default_initializer_range")]
+    pub initializer_range: f64,
+    /// Whether layers from `max_window_layers` on look back `sliding_window` positions only.
+    #[serde(default)]
+    pub use_sliding_window: bool,
+    /// Positions a query looks back, itself included, in windowed layers.
+    #[serde(default)]
+    pub sliding_window: Option<usize>,
+    /// First layer that is windowed, if windows are used.
+    #[serde(default)]
+    pub max_window_layers: usize,
+    /// Dropout of each block's two outputs before they join the residual stream, while training.
+    #[serde(default)]
+    #[schemars(range(min = 0.0, max = 0.999))]
+    pub hidden_dropout: f64,
+}
+
+fn default_rms_norm_eps() -> f64 {
+    1e-6
+}
+
+fn default_rope_theta() -> f64 {
+    10_000.0
+}
+
+fn default_initializer_range() -> f64 {
+    0.02
+}
+
+impl Qwen2Config {
+    /// From a checkpoint's `config.json`. Error: a key is missing, has the wrong type or asks for the unsupported.
+    pub fn from_hf(config: &Value) -> Result<Self> {
+        let hf = HfConfig(config);
+        let heads = hf.require("num_attention_heads")?;
+        if let Some(act) = hf.get::<String>("hidden_act")?.filter(|act| act != "silu") {
+            let why = format!("`hidden_act`: `{act}` is not supported by this model");
+            return Err(Error::HfConfig(why));
+        }
+        if let Some(p) = hf.get::<f64>("attention_dropout")?.filter(|p| *p != 0.0) {
+            let why = format!("`attention_dropout`: {p} is not supported, only 0");
+            return Err(Error::HfConfig(why));
+        }
+        Ok(Self {
+            vocab_size: hf.require("vocab_size")?,
+            hidden_size: hf.require("hidden_size")?,
+            intermediate_size: hf.require("intermediate_size")?,
+            num_hidden_layers: hf.require("num_hidden_layers")?,
+            num_attention_heads: heads,
+            num_key_value_heads: hf.get("num_key_value_heads")?.unwrap_or(heads),
+            max_position_embeddings: hf.get("max_position_embeddings")?.unwrap_or(32_768),
+            rms_norm_eps: hf.get("rms_norm_eps")?.unwrap_or(default_rms_norm_eps()),
+            rope_theta: hf.rope_theta()?.unwrap_or(default_rope_theta()),
+            tie_word_embeddings: hf.get("tie_word_embeddings")?.unwrap_or(false),
+            initializer_range: hf
+                .get("initializer_range")?
+                .unwrap_or(default_initializer_range()),
+            use_sliding_window: hf.get("use_sliding_window")?.unwrap_or(false),
+            sliding_window: hf.get("sliding_window")?,
+            max_window_layers: hf.get("max_window_layers")?.unwrap_or(28),
+            hidden_dropout: 0.0,
+        })
+    }
+
+    fn check(&self) -> Result<()> {
+        let fail = |key, why: String| Err(Error::Config { key, why });
+        let (hidden, heads) = (self.hidden_size, self.num_attention_heads);
+        if heads == 0 || hidden % heads != 0 || (hidden / heads) % 2 != 0 {
+            let why = format!("{heads} heads do not divide hidden_size {hidden} into even parts");
+            return fail("num_attention_heads", why);
+        }
+        let kv_heads = self.num_key_value_heads;
+        if kv_heads == 0 || heads % kv_heads != 0 {
+            let why = format!("{kv_heads} does not divide num_attention_heads {heads}");
+            return fail("num_key_value_heads", why);
+        }
+        if self.use_sliding_window && self.sliding_window.is_none_or(|window| window == 0) {
+            let why = "use_sliding_window needs a window of at least 1".to_string();
+            return fail("sliding_window", why);
+        }
+        if !(0.0..1.0).contains(&self.hidden_dropout) {
+            let why = format!("{} is not in [0, 1)", self.hidden_dropout);
+            return fail("hidden_dropout", why);
+        }
+        Ok(())
+    }
+}
+
+/// The model; see the module.
+pub struct Qwen2ForCausalLM {
+    config: Qwen2Config,
+    embed_tokens: Embedding,
+    blocks: Vec<Block>,
+    norm: RmsNorm,
+    rope: Rope,
+}
+
+struct Block {
+    path: ModulePath,
+    input_layernorm: RmsNorm,
+    self_attn: SelfAttention,
+    post_attention_layernorm: RmsNorm,
+    mlp: GatedMlp,
+    dropout: f32,
+}
+
+impl Qwen2ForCausalLM {
+    /// Error: sizes that do not fit each other.
+    pub fn new(config: Qwen2Config) -> Result<Self> {
+        config.check()?;
+        let root = ModulePath::root().join("model");
+        let std = config.initializer_range as f32;
+        let (hidden, eps) = (config.hidden_size, config.rms_norm_eps);
+        let head_dim = hidden / config.num_attention_heads;
+        let block = |layer: usize| {
+            let path = root.join(format_args!("layers.{layer}"));
+            let windowed = config.use_sliding_window && layer >= config.max_window_layers;
+            let shape = AttentionShape {
+                hidden,
+                heads: config.num_attention_heads,
+                kv_heads: config.num_key_value_heads,
+                head_dim,
+                qkv_bias: true,
+                window: config.sliding_window.filter(|_| windowed),
+                init_std: std,
+            };
+            let mlp = path.join("mlp");
+            Block {
+                input_layernorm: RmsNorm::new(path.join("input_layernorm"), hidden, eps),
+                self_attn: SelfAttention::new(path.join("self_attn"), &shape),
+                post_attention_layernorm: RmsNorm::new(
+                    path.join("post_attention_layernorm"),
+                    hidden,
+                    eps,
+                ),
+                mlp: GatedMlp::new(mlp, hidden, config.intermediate_size, std),
+                dropout: config.hidden_dropout as f32,
+                path,
+            }
+        };
+        Ok(Self {
+            embed_tokens: Embedding::new(root.join("embed_tokens"), config.vocab_size, hidden, std),
+            blocks: (0..config.num_hidden_layers).map(block).collect(),
+            norm: RmsNorm::new(root.join("norm"), hidden, eps),
+            rope: Rope::new(head_dim, config.rope_theta, config.max_position_embeddings),
+            config,
+        })
+    }
+}
+
+impl Block {
+    fn params(&self) -> Vec<ParamSpec> {
+        let mut params = self.input_layernorm.params();
+        params.extend(self.self_attn.params());
+        params.extend(self.post_attention_layernorm.params());
+        params.extend(self.mlp.params());
+        params
+    }
+
+    /// `x` `[B, T, hidden]` to the same shape.
+    fn forward(
+        &self,
+        fwd: &Forward,
+        x: &Tensor,
+        rope: &Rope,
+        positions: &Positions,
+        cache: Option<(&mut KvCache, usize)>,
+    ) -> tt_nn::Result<Tensor> {
+        fwd.module(&self.path, || {
+            let y = self.input_layernorm.forward(fwd, x)?;
+            let y = self.self_attn.forward(fwd, &y, rope, positions, cache)?;
+            let y = fwd.dropout(&self.path.join("self_attn"), y, self.dropout)?;
+            let x = x.add(&y)?;
+            let y = self.post_attention_layernorm.forward(fwd, &x)?;
+            let y = self.mlp.forward(fwd, &y)?;
+            let y = fwd.dropout(&self.path.join("mlp"), y, self.dropout)?;
+            Ok(x.add(&y)?)
+        })
+    }
+}
+
+impl Model for Qwen2ForCausalLM {
+    fn params(&self) -> Vec<ParamSpec> {
+        let mut params = self.embed_tokens.params();
+        params.extend(self.blocks.iter().flat_map(Block::params));
+        params.extend(self.norm.params());
+        if !self.config.tie_word_embeddings {
+            params.push(ParamSpec {
+                path: "lm_head.weight".into(),
+                shape: vec![self.config.vocab_size, self.config.hidden_size],
+                init: Init::Normal {
+                    std: self.config.initializer_range as f32,
+                },
+                decays: true,
+            });
+        }
+        params
+    }
+
+    fn hidden_states(
+        &self,
+        fwd: &Forward,
+        input: &Input,
+        mut cache: Option<&mut KvCache>,
+    ) -> Result<Tensor> {
+        let mut x = self.embed_tokens.forward(fwd, &input.input_ids)?; // [B, T, hidden]
+        for (layer, block) in self.blocks.iter().enumerate() {
+            let cache = cache.as_deref_mut().map(|cache| (cache, layer));
+            x = block.forward(fwd, &x, &self.rope, &input.positions, cache)?;
+        }
+        Ok(self.norm.forward(fwd, &x)?)
+    }
+
+    fn head(&self, fwd: &Forward) -> Result<Tensor> {
+        Ok(match self.config.tie_word_embeddings {
+            true => self.embed_tokens.weight(fwd)?,
+            false => fwd.param(&ModulePath::root(), "lm_head.weight")?,
+        })
+    }
+
+    fn blocks(&self) -> Vec<ModulePath> {
+        self.blocks.iter().map(|block| block.path.clone()).collect()
+    }
+
+    fn vocab_size(&self) -> usize {
+        self.config.vocab_size
+    }
+
+    fn max_positions(&self) -> usize {
+        self.config.max_position_embeddings
+    }
+
+    fn hf_config(&self) -> Value {
+        let c = &self.config;
+        json!({
+            "architectures": ["Qwen2ForCausalLM"],
+            "attention_dropout": 0.0,
+            "hidden_act": "silu",
+            "hidden_size": c.hidden_size,
+            "initializer_range": c.initializer_range,
+            "intermediate_size": c.intermediate_size,
+            "max_position_embeddings": c.max_position_embeddings,
+            "max_window_layers": c.max_window_layers,
+            "model_type": "qwen2",
+            "num_attention_heads": c.num_attention_heads,
+            "num_hidden_layers": c.num_hidden_layers,
+            "num_key_value_heads": c.num_key_value_heads,
+            "rms_norm_eps": c.rms_norm_eps,
+            "rope_theta": c.rope_theta,
+            // A number even without windows: readers other than transformers demand one.
+            "sliding_window": c.sliding_window.unwrap_or(c.max_position_embeddings),
+            "tie_word_embeddings": c.tie_word_embeddings,
+            "torch_dtype": "float32",
+            "use_sliding_window": c.use_sliding_window,
+            "vocab_size": c.vocab_size,
+        })
+    }
+}

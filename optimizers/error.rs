@@ -1,0 +1,15 @@
+//! Errors of optimizers and schedules.
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("optimizer state `{slot}` of `{parameter}`: {why}")]
+    State {
+        parameter: String,
+        slot: &'static str,
+        why: String,
+    },
+    #[error(transparent)]
+    Tensor(#[from] tt_tensor::Error),
+}
+
+pub type Result<T> = std::result::Result<T, Error>;
