@@ -26,6 +26,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+#[cfg(not(target_endian = "little"))]
+compile_error!("tensors are copied to and from little-endian files as they lie in memory");
+
 mod bytes;
 mod config;
 mod disk;

@@ -22,6 +22,13 @@ fn step_of(name: &str) -> Option<u64> {
     (step_dir_name(step) == name).then_some(step)
 }
 
+/// The name under which the folder `path` waits for its removal. Renamed first, a folder that is
+/// removed in part has no final name.
+pub(crate) fn trash_for(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!(".old-{name}"))
+}
+
 /// The folders under final names in `dir`, oldest first, good or damaged. None if `dir` does not
 /// exist.
 pub(crate) fn step_dirs(dir: &Path) -> Result<Vec<(u64, PathBuf)>> {
@@ -70,8 +77,7 @@ pub(crate) fn prune(
         if step == just_written || is_milestone {
             continue;
         }
-        // Renamed first, so that a kill in the middle leaves no half of it under a final name.
-        let trash = dir.join(format!(".old-{}", step_dir_name(step)));
+        let trash = trash_for(&path);
         disk::remove_dir(&trash)?;
         disk::rename(&path, &trash)?;
         disk::remove_dir(&trash)?;

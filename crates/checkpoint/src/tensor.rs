@@ -23,7 +23,7 @@ impl HostTensor {
         Self {
             dtype: Dtype::F32,
             shape: shape.into(),
-            bytes: le_bytes(values, f32::to_le_bytes),
+            bytes: bytemuck::cast_slice(values).to_vec(),
         }
     }
 
@@ -31,7 +31,7 @@ impl HostTensor {
         Self {
             dtype: Dtype::U32,
             shape: shape.into(),
-            bytes: le_bytes(values, u32::to_le_bytes),
+            bytes: bytemuck::cast_slice(values).to_vec(),
         }
     }
 
@@ -39,7 +39,7 @@ impl HostTensor {
         Self {
             dtype: Dtype::I64,
             shape: shape.into(),
-            bytes: le_bytes(values, i64::to_le_bytes),
+            bytes: bytemuck::cast_slice(values).to_vec(),
         }
     }
 
@@ -65,12 +65,4 @@ impl HostTensor {
             actual_bytes: self.bytes.len(),
         })
     }
-}
-
-fn le_bytes<T: Copy, const N: usize>(values: &[T], encode: impl Fn(T) -> [u8; N]) -> Vec<u8> {
-    let mut bytes = vec![0; values.len() * N];
-    for (slot, &value) in bytes.chunks_exact_mut(N).zip(values) {
-        slot.copy_from_slice(&encode(value));
-    }
-    bytes
 }

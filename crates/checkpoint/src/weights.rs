@@ -162,7 +162,10 @@ impl Weights {
     pub fn read_f32(&self, name: &str, values: &mut Vec<f32>) -> Result<()> {
         let (file, info) = self.require(name)?;
         let decode: fn(&[u8], &mut Vec<f32>) = match info.dtype {
-            Dtype::F32 => |b, v| decode(b, v, f32::from_le_bytes),
+            Dtype::F32 => {
+                values.resize((info.data_offsets.1 - info.data_offsets.0) / 4, 0.0);
+                return file.read(info, 0, bytemuck::cast_slice_mut(values));
+            }
             Dtype::F16 => |b, v| decode(b, v, |x| f16::from_le_bytes(x).to_f32()),
             Dtype::BF16 => |b, v| decode(b, v, |x| bf16::from_le_bytes(x).to_f32()),
             Dtype::F64 => |b, v| decode(b, v, |x| f64::from_le_bytes(x) as f32),

@@ -186,33 +186,41 @@ fn publish(temp: &Path, dir: &Path, step: u64) -> Result<PathBuf> {
             disk::sync_dir(dir)?;
             disk::remove_dir(temp)?; // now holds the one replaced
         }
-        Err(e) if e.kind() == io::ErrorKind::Unsupported => {
-            // Killed between the renames, the name is free and `temp` complete: `recover` ends it.
-            let old = dir.join(format!(".old-{}", step_dir_name(step)));
-            disk::remove_dir(&old)?;
-            disk::rename(&path, &old)?;
-            disk::rename(temp, &path)?;
-            disk::sync_dir(dir)?;
-            disk::remove_dir(&old)?;
-        }
+        Err(e) if e.kind() == io::ErrorKind::Unsupported => replace_in_two_steps(temp, &path)?,
         Err(e) => return Err(Error::io("replace", &path, e)),
     }
     Ok(path)
 }
 
-/// Ends what a killed process began. Only for the holder of the lock.
+/// Where names cannot be exchanged. Killed between the renames, no folder has the final name,
+/// but both are complete: [`recover`] gives it to the new one.
+fn replace_in_two_steps(temp: &Path, path: &Path) -> Result<()> {
+    let old = retention::trash_for(path);
+    disk::remove_dir(&old)?;
+    disk::rename(path, &old)?;
+    disk::rename(temp, path)?;
+    if let Some(dir) = path.parent() {
+        disk::sync_dir(dir)?;
+    }
+    disk::remove_dir(&old)
+}
+
+/// Ends what a killed process began: what is complete and has no other copy gets its final name,
+/// all else goes. Only for the holder of the lock.
 fn recover(dir: &Path) -> Result<()> {
-    for name in retention::entry_names(dir)? {
-        let path = dir.join(&name);
-        if name.starts_with(".old-step-") {
-            disk::remove_dir(&path)?;
-        } else if name.starts_with(".tmp-step-") {
-            match Manifest::verify(&path) {
-                Ok(manifest) if !dir.join(step_dir_name(manifest.step)).exists() => {
-                    publish(&path, dir, manifest.step)?;
-                }
-                _ => disk::remove_dir(&path)?,
+    let mut names = retention::entry_names(dir)?;
+    names.sort();
+    // Backwards, so that a new checkpoint (`.tmp-`) goes before the one it was to replace (`.old-`).
+    for name in names.iter().rev() {
+        if !name.starts_with(".tmp-step-") && !name.starts_with(".old-step-") {
+            continue;
+        }
+        let path = dir.join(name);
+        match Manifest::verify(&path) {
+            Ok(manifest) if !dir.join(step_dir_name(manifest.step)).exists() => {
+                publish(&path, dir, manifest.step)?;
             }
+            _ => disk::remove_dir(&path)?,
         }
     }
     Ok(())
@@ -240,4 +248,80 @@ fn panic_message(panic: &(dyn Any + Send)) -> String {
         .map(|s| (*s).to_owned())
         .or_else(|| panic.downcast_ref::<String>().cloned());
     text.unwrap_or_else(|| "no message".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// A complete checkpoint in `dir/name`, told apart by its state.
+    fn complete(dir: &Path, name: &str, step: u64, state: &str) -> PathBuf {
+        let snapshot = Snapshot {
+            step,
+            state: state.into(),
+            ..Snapshot::default()
+        };
+        let path = dir.join(name);
+        write(&path, &snapshot, u64::MAX).unwrap();
+        path
+    }
+
+    fn state_of(dir: &Path) -> String {
+        let text = fs::read_to_string(dir.join(layout::STATE)).unwrap();
+        serde_json::from_str(&text).unwrap()
+    }
+
+    #[test]
+    fn two_renames_replace_where_names_cannot_be_exchanged() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = complete(dir.path(), "step-00000005", 5, "old");
+        let temp = complete(dir.path(), ".tmp-step-00000005-1", 5, "new");
+        replace_in_two_steps(&temp, &path).unwrap();
+        assert_eq!(state_of(&path), "new");
+        assert_eq!(
+            retention::entry_names(dir.path()).unwrap(),
+            ["step-00000005"]
+        );
+    }
+
+    #[test]
+    fn kill_between_the_two_renames_loses_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        complete(dir.path(), ".old-step-00000005", 5, "old");
+        complete(dir.path(), ".tmp-step-00000005-1", 5, "new");
+        recover(dir.path()).unwrap();
+        assert_eq!(state_of(&dir.path().join("step-00000005")), "new");
+        assert_eq!(
+            retention::entry_names(dir.path()).unwrap(),
+            ["step-00000005"]
+        );
+    }
+
+    #[test]
+    fn old_one_comes_back_if_the_new_one_is_not_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        complete(dir.path(), ".old-step-00000005", 5, "old");
+        let temp = complete(dir.path(), ".tmp-step-00000005-1", 5, "new");
+        fs::remove_file(temp.join(layout::CONFIG)).unwrap();
+        recover(dir.path()).unwrap();
+        assert_eq!(state_of(&dir.path().join("step-00000005")), "old");
+        assert_eq!(
+            retention::entry_names(dir.path()).unwrap(),
+            ["step-00000005"]
+        );
+    }
+
+    #[test]
+    fn panic_of_the_thread_is_an_error_with_its_message() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut writer = Writer::open(dir.path(), CheckpointConfig::default()).unwrap();
+        writer.in_flight = Some(thread::spawn(|| panic!("step {}", 7)));
+        let error = writer.wait().unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the checkpoint writer stopped with a panic: step 7"
+        );
+    }
 }

@@ -159,3 +159,20 @@ fn full_disk_says_what_was_needed_and_keeps_the_older_checkpoint() {
     assert_eq!(names(dir), ["step-00000001"]);
     assert_eq!(latest_step(dir), Some(1));
 }
+
+#[test]
+fn submit_returns_before_the_write_is_done_and_the_next_one_waits_for_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut large = snapshot(1);
+    let values = vec![1.0; 16 << 20];
+    large
+        .model
+        .insert("large".into(), HostTensor::from_f32([16 << 20], &values));
+    let mut writer = Writer::open(dir.path(), keep_last(3)).unwrap();
+    writer.submit(large).unwrap();
+    assert!(!names(dir.path()).contains(&"step-00000001".into()));
+
+    let saved = writer.submit(snapshot(2)).unwrap().unwrap();
+    assert!(names(dir.path()).contains(&"step-00000001".into()));
+    assert!(saved.num_bytes > 64 << 20);
+}
