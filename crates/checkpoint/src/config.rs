@@ -27,3 +27,38 @@ impl Default for CheckpointConfig {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn configuration_is_strict_and_has_defaults() {
+        let parse = serde_json::from_str::<CheckpointConfig>;
+        assert_eq!(parse("{}").unwrap(), CheckpointConfig::default());
+        assert_eq!(parse(r#"{"keep_last": null}"#).unwrap().keep_last, None);
+        let error = parse(r#"{"keep_lasts": 3}"#).unwrap_err().to_string();
+        assert!(error.contains("unknown field `keep_lasts`"), "{error}");
+        // Keeping none, or every 0th, has no meaning.
+        for text in [
+            r#"{"keep_last": 0}"#,
+            r#"{"keep_every": 0}"#,
+            r#"{"max_shard_bytes": 0}"#,
+        ] {
+            assert!(parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn every_field_is_documented_in_the_schema() {
+        let schema = schemars::schema_for!(CheckpointConfig);
+        let fields = schema
+            .get("properties")
+            .and_then(|p| p.as_object())
+            .unwrap();
+        assert!(!fields.is_empty());
+        for (name, field) in fields {
+            assert!(field.get("description").is_some(), "{name}");
+        }
+    }
+}

@@ -135,8 +135,10 @@ pub(crate) fn sync_dir(dir: &Path) -> Result<()> {
 }
 
 pub(crate) fn rename(from: &Path, to: &Path) -> Result<()> {
-    fs::rename(from, to)
-        .map_err(|e| Error::io(format!("rename to {} the folder", to.display()), from, e))
+    fs::rename(from, to).map_err(|e| {
+        let name = to.file_name().unwrap_or(to.as_os_str()).display();
+        Error::io(format!("give the name {name} to"), from, e)
+    })
 }
 
 pub(crate) fn remove_dir(dir: &Path) -> Result<()> {

@@ -14,7 +14,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum Error {
     #[error("cannot {action} {}", path.display())]
     Io {
-        /// Completes "cannot ...": "create", "read", "rename to step-00000010".
+        /// Completes "cannot ...": "create", "read", "give the name step-00000010 to".
         action: String,
         path: PathBuf,
         source: io::Error,

@@ -29,8 +29,8 @@ pub(crate) fn trash_for(path: &Path) -> PathBuf {
     path.with_file_name(format!(".old-{name}"))
 }
 
-/// The folders under final names in `dir`, oldest first, good or damaged. None if `dir` does not
-/// exist.
+/// The folders under final names in `dir`, oldest first, good or damaged. Empty if `dir` does
+/// not exist.
 pub(crate) fn step_dirs(dir: &Path) -> Result<Vec<(u64, PathBuf)>> {
     let mut found: Vec<_> = entry_names(dir)?
         .into_iter()

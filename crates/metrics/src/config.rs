@@ -16,10 +16,43 @@ pub enum Progress {
     /// A bar on a terminal, lines otherwise.
     #[default]
     Auto,
-    /// A progress bar that is redrawn in place.
-    Bar,
     /// A line every `trainer.log_interval` steps.
     Lines,
     /// Messages only.
     None,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn configuration_is_strict_and_has_defaults() {
+        let parse = serde_json::from_str::<LoggingConfig>;
+        assert_eq!(parse("{}").unwrap().progress, Progress::Auto);
+        assert_eq!(
+            parse(r#"{"progress": "lines"}"#).unwrap().progress,
+            Progress::Lines
+        );
+        let error = parse(r#"{"progres": "lines"}"#).unwrap_err().to_string();
+        assert!(error.contains("unknown field `progres`"), "{error}");
+        let error = parse(r#"{"progress": "loud"}"#).unwrap_err().to_string();
+        assert!(
+            error.contains("expected one of `auto`, `lines`, `none`"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn every_field_is_documented_in_the_schema() {
+        let schema = schemars::schema_for!(LoggingConfig);
+        let fields = schema
+            .get("properties")
+            .and_then(|p| p.as_object())
+            .unwrap();
+        assert!(!fields.is_empty());
+        for (name, field) in fields {
+            assert!(field.get("description").is_some(), "{name}");
+        }
+    }
 }

@@ -38,11 +38,10 @@ impl Console {
     /// `log_interval` is shown, and the first and the last.
     pub fn new(config: &LoggingConfig, first_step: u64, num_steps: u64, log_interval: u64) -> Self {
         let show = match config.progress {
-            Progress::Auto if !is_capable_terminal() => Show::Lines(Box::new(io::stdout())),
-            Progress::Auto | Progress::Bar => {
+            Progress::Auto if is_capable_terminal() => {
                 Show::Bar(bar(ProgressDrawTarget::stdout(), first_step, num_steps))
             }
-            Progress::Lines => Show::Lines(Box::new(io::stdout())),
+            Progress::Auto | Progress::Lines => Show::Lines(Box::new(io::stdout())),
             Progress::None => Show::Messages(Box::new(io::stdout())),
         };
         Self::with(show, first_step, num_steps, log_interval)
@@ -90,7 +89,7 @@ impl Console {
             field(name, scalar.to_f64());
         }
         if let Record::Step(r) = record {
-            line.push_str(&format!("  {} tokens/s", text::count(r.tokens_per_second)));
+            line.push_str(&format!("  {} tok/s", text::count(r.tokens_per_second)));
             if let Some(left) = self.time_left(r.step).filter(|_| r.step < self.num_steps) {
                 line.push_str(&format!("  ETA {}", text::duration(left)));
             }
@@ -106,7 +105,7 @@ impl Sink for Console {
             (Show::Bar(bar), Record::Step(r)) => {
                 let left = self.time_left(r.step).unwrap_or_default();
                 bar.set_message(format!(
-                    "loss {}  lr {}  {} tokens/s  ETA {}",
+                    "loss {}  lr {}  {} tok/s  ETA {}",
                     text::value(r.loss.into()),
                     text::value(r.lr),
                     text::count(r.tokens_per_second),
@@ -150,9 +149,9 @@ fn bar(target: ProgressDrawTarget, first_step: u64, num_steps: u64) -> ProgressB
 
 fn template(color: bool) -> &'static str {
     if color {
-        "step {pos}/{len} [{wide_bar:.cyan}] {msg}"
+        "step {pos}/{len} [{bar:12.cyan}] {wide_msg}"
     } else {
-        "step {pos}/{len} [{wide_bar}] {msg}"
+        "step {pos}/{len} [{bar:12}] {wide_msg}"
     }
 }
 
@@ -238,7 +237,7 @@ mod tests {
         console.message("done");
         assert_eq!(
             out.text(),
-            "step 25/25  loss 5.250  lr 4.200e-5  grad_norm 1.500  12.3k tokens/s\n\
+            "step 25/25  loss 5.250  lr 4.200e-5  grad_norm 1.500  12.3k tok/s\n\
              step 25/25  val_loss 4.500  accuracy 0.5000\n\
              done\n"
         );
@@ -270,10 +269,28 @@ mod tests {
         );
         assert!(lines[2].starts_with("step 25/50 [="), "{screen}");
         assert!(
-            lines[2].contains("loss 5.250  lr 4.200e-5  12.3k tokens/s  ETA "),
+            lines[2].contains("loss 5.250  lr 4.200e-5  12.3k tok/s  ETA "),
             "{screen}"
         );
         assert!(lines[2].len() <= 80 && lines.len() == 3, "{screen}");
+    }
+
+    #[test]
+    fn bar_stays_on_one_line_of_a_narrow_terminal() {
+        let term = InMemoryTerm::new(10, 40);
+        let target = ProgressDrawTarget::term_like(Box::new(term.clone()));
+        let mut console = Console::with(Show::Bar(bar(target, 0, 500)), 0, 500, 10);
+        for i in 1..=500 {
+            console.record(&step(i), 0);
+        }
+        console.finish();
+        let screen = term.contents();
+        assert_eq!(screen.lines().count(), 1, "{screen}");
+        assert_eq!(screen.lines().count(), 1, "{screen}");
+        assert!(
+            screen.starts_with("step 500/500 [") && screen.contains("loss 5.25"),
+            "{screen}"
+        );
     }
 
     #[test]
