@@ -60,6 +60,13 @@ macro_rules! on_device {
 pub(crate) use on_device;
 
 impl Device {
+    /// The instruction set that kernels run with: another one rounds differently.
+    pub fn instruction_set(self) -> &'static str {
+        match self {
+            Device::Cpu => tt_cpu::isa(),
+        }
+    }
+
     /// A buffer of `len` elements from the device's pool; its content is unspecified.
     pub(crate) fn alloc(self, dtype: DType, len: usize) -> Output {
         let storage = match self {

@@ -42,6 +42,12 @@ impl Seed {
         self.fold(hash)
     }
 
+    /// A number uniform in `[0, 1)`, for choices made on the host.
+    pub fn unit(self) -> f64 {
+        let bits = mix(mix(self.key) ^ self.stream);
+        (bits >> 11) as f64 / (1u64 << 53) as f64
+    }
+
     pub fn key(self) -> RngKey {
         RngKey {
             key: self.key,

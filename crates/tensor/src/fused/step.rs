@@ -5,25 +5,25 @@
 use candle_core::DType;
 use tt_cpu::{AdamWParams, FusedOps};
 
-use crate::device::{Backend, on_device};
-use crate::error::{Error, Result};
+use crate::device::{Backend, Device, on_device};
+use crate::error::Result;
 use crate::fused::{dense, expect_shape};
 use crate::tensor::Tensor;
 
 /// Sums of squares of tensors, one for each: f32 `[tensors.len()]`.
-pub fn sum_squares(tensors: &[Tensor]) -> Result<Tensor> {
-    let Some(first) = tensors.first() else {
-        return Err(Error::invalid("sum_squares", "no tensors"));
-    };
-    let mut out = first.device.alloc(DType::F32, tensors.len());
-    for (slot, tensor) in tensors.iter().enumerate() {
-        let tensor = dense("sum_squares", tensor)?;
-        on_device!(first.device, S, {
+pub fn sum_squares(
+    device: Device,
+    tensors: impl ExactSizeIterator<Item = Tensor>,
+) -> Result<Tensor> {
+    let count = tensors.len();
+    let mut out = device.alloc(DType::F32, count);
+    for (slot, tensor) in tensors.enumerate() {
+        let tensor = dense("sum_squares", &tensor)?;
+        on_device!(device, S, {
             S::sum_squares_into(tensor.read().view()?, out.of::<S>()?, slot)?
         });
     }
-    let (dtype, device) = (DType::F32, first.device);
-    Ok(Tensor::from_output(out, dtype, device, tensors.len()))
+    Ok(Tensor::from_output(out, DType::F32, device, count))
 }
 
 /// What gradients of a summed loss are multiplied by: `1 / weight`, times `min(1, max_norm / (norm + 1e-6))` if

@@ -1,0 +1,118 @@
+//! The group `trainer`: how long, in which batches, with which optimizer, and what is done on the way.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use tt_checkpoint::CheckpointConfig;
+use tt_optimizers::ScheduleConfig;
+
+/// How a model is trained.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TrainerConfig {
+    /// The trainer: `file.Type`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Options of the trainer, by name.
+    #[serde(default)]
+    pub kwargs: Map<String, Value>,
+    /// Optimizer steps of the whole run; null: until `num_epochs` are over.
+    #[serde(default)]
+    #[schemars(range(min = 1))]
+    pub max_steps: Option<u64>,
+    /// Passes over the training data; null: until `max_steps` are done.
+    #[serde(default)]
+    #[schemars(range(min = 1))]
+    pub num_epochs: Option<u64>,
+    /// Rows of an optimizer step. Rows beyond `micro_batch_size` are handled one micro-batch after the other.
+    #[schemars(range(min = 1))]
+    pub global_batch_size: usize,
+    /// Rows held in memory at once; divides `global_batch_size`.
+    #[schemars(range(min = 1))]
+    pub micro_batch_size: usize,
+    /// Steps between checkpoints; null: only at the end.
+    #[serde(default)]
+    #[schemars(range(min = 1))]
+    pub checkpoint_interval: Option<u64>,
+    /// Which checkpoints are kept.
+    #[serde(default)]
+    pub checkpoint: CheckpointConfig,
+    /// Steps between validations; null: only at the end.
+    #[serde(default)]
+    #[schemars(range(min = 1))]
+    pub eval_interval: Option<u64>,
+    /// Steps between sampled continuations; null: only at the end.
+    #[serde(default)]
+    #[schemars(range(min = 1))]
+    pub sample_interval: Option<u64>,
+    /// What is sampled.
+    #[serde(default)]
+    pub sample: SampleConfig,
+    /// Steps between progress lines where there is no terminal.
+    #[serde(default = "default_log_interval")]
+    #[schemars(range(min = 1))]
+    pub log_interval: u64,
+    /// Gradients are scaled down to this global L2 norm; null: not clipped.
+    #[serde(default)]
+    #[schemars(range(min = 0.0))]
+    pub max_grad_norm: Option<f64>,
+    /// Adds this times the squared log-sum-exp of the logits to the loss of each token.
+    #[serde(default)]
+    #[schemars(range(min = 0.0))]
+    pub z_loss: f64,
+    /// Share of the target's probability that is spread over the vocabulary.
+    #[serde(default)]
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub label_smoothing: f64,
+    /// What changes the weights.
+    pub optimizer: OptimizerConfig,
+    /// How the learning rate changes over the run.
+    pub lr_scheduler: ScheduleConfig,
+}
+
+/// `trainer.optimizer`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct OptimizerConfig {
+    /// The optimizer: `file.Type`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Options of the optimizer, by name.
+    #[serde(default)]
+    pub kwargs: Map<String, Value>,
+}
+
+/// `trainer.sample`: continuations of validation rows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct SampleConfig {
+    /// How many continuations are shown; 0 for none.
+    pub count: usize,
+    /// Tokens of the validation row that are given.
+    #[schemars(range(min = 1))]
+    pub prompt_tokens: usize,
+    /// Tokens to add at most.
+    pub max_new_tokens: usize,
+    /// Divides the logits; 0 takes the most likely token.
+    #[schemars(range(min = 0.0))]
+    pub temperature: f32,
+    /// Tokens are drawn from the smallest set that reaches this probability.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub top_p: f32,
+}
+
+impl Default for SampleConfig {
+    fn default() -> Self {
+        Self {
+            count: 3,
+            prompt_tokens: 12,
+            max_new_tokens: 64,
+            temperature: 0.7,
+            top_p: 0.95,
+        }
+    }
+}
+
+fn default_log_interval() -> u64 {
+    10
+}

@@ -1,0 +1,43 @@
+//! A batch on the device: what a loss sees.
+
+use tt_collators::{Batch, IGNORE};
+use tt_models::Input;
+use tt_nn::Positions;
+use tt_tensor::{Device, Tensor};
+
+use crate::error::Result;
+
+/// One micro-batch, `[B, T]` everywhere.
+pub struct DeviceBatch {
+    pub input: Input,
+    /// i64, shifted: the label at `t` is the token at `t + 1`, or -100 where there is no loss.
+    pub targets: Tensor,
+}
+
+impl DeviceBatch {
+    /// Copies a host batch to `device`.
+    pub fn upload(batch: &Batch, device: Device) -> Result<Self> {
+        let shape = (batch.rows, batch.seq_len);
+        let segment_ids = Tensor::from_slice(&batch.segment_ids, shape, device)?;
+        let positions = Positions {
+            position_ids: Tensor::from_slice(&batch.position_ids, shape, device)?,
+            bound: batch.seq_len,
+            segment_ids: Some(segment_ids),
+        };
+        Ok(Self {
+            input: Input {
+                input_ids: Tensor::from_slice(&batch.input_ids, shape, device)?,
+                positions,
+            },
+            targets: shifted(batch, device)?,
+        })
+    }
+}
+
+/// Labels moved one position to the left within each row.
+fn shifted(batch: &Batch, device: Device) -> Result<Tensor> {
+    let labels = Tensor::from_slice(&batch.labels, (batch.rows, batch.seq_len), device)?;
+    let last = Tensor::from_slice(&[IGNORE], (1, 1), device)?.expand((batch.rows, 1))?;
+    let rest = labels.narrow(1, 1, batch.seq_len - 1)?;
+    Ok(Tensor::cat(&[rest, last], 1)?)
+}

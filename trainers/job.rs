@@ -1,0 +1,390 @@
+//! A training run from its first step to its last checkpoint.
+//!
+//! Order of events after a step: its row is logged, then validation, samples, checkpoint, so that a
+//! checkpoint implies the rows up to its step, and a resumed run writes the rows it would have written.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use tt_checkpoint::{Checkpoint, Saved, Writer};
+use tt_collators::{Baselines, Batch, Loader, Pipeline};
+use tt_metrics::{Metrics, StepRecord, ValRecord};
+use tt_models::Model;
+use tt_nn::ParamTree;
+use tt_optimizers::{Optimizer, Schedule};
+use tt_tensor::{Device, Seed, Tape};
+
+use crate::Trainer;
+use crate::config::TrainerConfig;
+use crate::error::{Error, Result};
+use crate::state::{self, TrainState};
+use crate::training::Training;
+use crate::validation::{Continuation, sample, validate};
+
+/// Asks a run to save and end after the step it is in. Shared with whoever may ask.
+#[derive(Clone, Default)]
+pub struct StopFlag(Arc<AtomicBool>);
+
+impl StopFlag {
+    pub fn request(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    pub fn is_requested(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// All that a run needs, already lowered from configuration.
+pub struct TrainJob {
+    pub model: Arc<dyn Model>,
+    /// Initial parameters; replaced by the checkpoint's when resuming.
+    pub params: ParamTree,
+    pub trainer: Box<dyn Trainer>,
+    pub optimizer: Box<dyn Optimizer>,
+    pub config: TrainerConfig,
+    pub data: Pipeline,
+    pub baselines: Baselines,
+    pub device: Device,
+    pub seed: u64,
+    /// Holds `checkpoints/` and `tokenizer/`.
+    pub run_dir: PathBuf,
+    /// Goes on from here. `params` must have been loaded from it.
+    pub resume: Option<Checkpoint>,
+    pub metrics: Metrics,
+    pub stop: StopFlag,
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// All steps are done.
+    Finished,
+    /// Saved and stopped on request; the same command goes on.
+    Stopped,
+}
+
+/// What a run leaves behind.
+#[derive(Debug)]
+pub struct Outcome {
+    pub ending: Ending,
+    pub step: u64,
+    /// Mean nats per token on the validation split at the end; `None` if stopped early.
+    pub final_val_loss: Option<f32>,
+    /// Folder of the last checkpoint.
+    pub checkpoint: PathBuf,
+    /// Over this process's steps, without validation and checkpoints.
+    pub tokens_per_second: f64,
+    pub continuations: Vec<Continuation>,
+}
+
+/// Trains. Errors leave the checkpoints written so far.
+pub fn run(job: TrainJob) -> Result<Outcome> {
+    let mut run = Run::start(job)?;
+    while !run.is_done() {
+        let Some(batches) = run.next_batches()? else {
+            break;
+        };
+        run.step(batches)?;
+        run.look()?;
+        if run.stop.is_requested() {
+            break;
+        }
+    }
+    run.end()
+}
+
+struct Run {
+    training: Training,
+    trainer: Box<dyn Trainer>,
+    config: TrainerConfig,
+    data: Pipeline,
+    loader: Loader,
+    metrics: Metrics,
+    writer: Writer,
+    tokenizer_files: Vec<PathBuf>,
+    stop: StopFlag,
+    seed: u64,
+    baselines: Baselines,
+    /// Tokens and data position after the last step.
+    tokens: u64,
+    cursor: tt_data::Cursor,
+    /// The data ended before `max_steps`.
+    exhausted: bool,
+    batches: Vec<Batch>,
+    validated: Option<(u64, f32)>,
+    /// The checkpoint last handed to the writer or resumed from.
+    saved: Option<u64>,
+    /// The checkpoint last known to be complete.
+    checkpoint: Option<PathBuf>,
+    trained: Duration,
+    trained_tokens: u64,
+}
+
+impl Run {
+    fn start(job: TrainJob) -> Result<Self> {
+        let TrainJob {
+            model,
+            params,
+            mut trainer,
+            optimizer,
+            config,
+            data,
+            device,
+            seed,
+            run_dir,
+            resume,
+            ..
+        } = job;
+        check(&config, &data, &*model)?;
+        let total = config.max_steps.unwrap_or(u64::MAX);
+        let mut training = Training {
+            model,
+            params,
+            optimizer,
+            schedule: Schedule::new(&config.lr_scheduler, total),
+            max_grad_norm: config.max_grad_norm,
+            device,
+            seed: Seed::new(seed),
+            step: 0,
+            tape: Tape::new(),
+        };
+        let tokenizer_files = write_tokenizer(&data, &run_dir)?;
+        let mut run_state = (0, None);
+        if let Some(checkpoint) = &resume {
+            let state = state::restore(&mut training, &mut *trainer, checkpoint)?;
+            if state.seed != seed {
+                let why = format!("made with seed {}, this run has {seed}", state.seed);
+                return Err(Error::State(why));
+            }
+            run_state = (state.tokens, Some(state.cursor));
+        }
+        trainer.post_init(&mut training)?;
+        let (tokens, cursor) = run_state;
+        Ok(Self {
+            loader: data.train(cursor)?,
+            writer: Writer::open(run_dir.join("checkpoints"), config.checkpoint.clone())?,
+            saved: resume.as_ref().map(|_| training.step),
+            checkpoint: resume.map(|checkpoint| checkpoint.dir().to_owned()),
+            tokens,
+            cursor: cursor.unwrap_or_default(),
+            training,
+            trainer,
+            config,
+            data,
+            metrics: job.metrics,
+            tokenizer_files,
+            stop: job.stop,
+            seed,
+            baselines: job.baselines,
+            exhausted: false,
+            batches: Vec::new(),
+            validated: None,
+            trained: Duration::ZERO,
+            trained_tokens: 0,
+        })
+    }
+
+    fn is_done(&self) -> bool {
+        let max_steps = self.config.max_steps;
+        self.exhausted || max_steps.is_some_and(|max| self.training.step >= max)
+    }
+
+    /// The micro-batches of the next step; `None` when the data has ended.
+    fn next_batches(&mut self) -> Result<Option<Vec<Batch>>> {
+        let mut batches = std::mem::take(&mut self.batches);
+        for _ in 0..self.config.global_batch_size / self.config.micro_batch_size {
+            match self.loader.next_batch()? {
+                Some(batch) => batches.push(batch),
+                None => break,
+            }
+        }
+        self.exhausted = batches.is_empty();
+        Ok((!self.exhausted).then_some(batches))
+    }
+
+    fn step(&mut self, mut batches: Vec<Batch>) -> Result<()> {
+        let started = Instant::now();
+        let output = self.trainer.train_step(&mut self.training, &batches)?;
+        let numbers = output.read()?;
+        let elapsed = started.elapsed();
+
+        let ids = batches.iter().flat_map(|batch| &batch.segment_ids);
+        let tokens = ids.filter(|&&segment| segment != 0).count() as u64;
+        self.tokens += tokens;
+        self.trained += elapsed;
+        self.trained_tokens += tokens;
+        if let Some(last) = batches.last() {
+            self.cursor = last.cursor;
+        }
+        batches
+            .drain(..)
+            .for_each(|batch| self.loader.recycle(batch));
+        self.batches = batches;
+
+        let step = self.training.step;
+        let scalars = numbers.scalars.into_iter();
+        self.metrics.log(StepRecord {
+            step,
+            loss: numbers.loss,
+            lr: output.lr,
+            grad_norm: numbers.grad_norm,
+            tokens: self.tokens,
+            scalars: scalars
+                .map(|(name, x)| (name.to_owned(), x.into()))
+                .collect(),
+            tokens_per_second: tokens as f64 / elapsed.as_secs_f64(),
+            step_time_ms: elapsed.as_secs_f64() * 1e3,
+        })?;
+        // The parameters are spoilt already: going on would only write a useless checkpoint.
+        if !numbers.loss.is_finite() || !numbers.grad_norm.is_finite() {
+            let loss = numbers.loss;
+            return Err(Error::NonFinite { step, loss });
+        }
+        Ok(())
+    }
+
+    /// What is due after a step.
+    fn look(&mut self) -> Result<()> {
+        let step = self.training.step;
+        let due = |interval: Option<u64>| interval.is_some_and(|n| step.is_multiple_of(n));
+        if due(self.config.eval_interval) {
+            self.validate()?;
+        }
+        if due(self.config.sample_interval) {
+            let shown = sample(&self.training, &self.data, &self.config.sample)?;
+            shown
+                .iter()
+                .for_each(|text| self.metrics.message(&text.to_string()));
+        }
+        if due(self.config.checkpoint_interval) {
+            self.save()?;
+        }
+        Ok(())
+    }
+
+    /// The validation loss after the last step, made once.
+    fn validate(&mut self) -> Result<f32> {
+        let step = self.training.step;
+        if let Some((_, loss)) = self.validated.filter(|(at, _)| *at == step) {
+            return Ok(loss);
+        }
+        let loss = validate(&self.training, &*self.trainer, self.data.validation())?;
+        self.validated = Some((step, loss));
+        self.metrics.log(ValRecord {
+            step,
+            val_loss: loss,
+            ..ValRecord::default()
+        })?;
+        let unigram = self.baselines.unigram_nats;
+        self.metrics.message(&format!(
+            "step {step}: validation loss {loss:.4} nats/token ({:.0} % under unigram)",
+            100.0 * (1.0 - f64::from(loss) / unigram)
+        ));
+        Ok(loss)
+    }
+
+    fn save(&mut self) -> Result<()> {
+        if self.saved == Some(self.training.step) {
+            return Ok(());
+        }
+        self.metrics.sync()?;
+        // The copy of the run before this one is written before another is taken.
+        let written = self.writer.wait()?;
+        self.note(written);
+        let state = TrainState {
+            step: self.training.step,
+            tokens: self.tokens,
+            optimizer_steps: self.training.optimizer.steps(),
+            seed: self.seed,
+            cursor: self.cursor,
+            instruction_set: self.training.device.instruction_set().to_owned(),
+            trainer: serde_json::Value::Null,
+        };
+        let tokenizer = self.data.tokenizer();
+        let files = &self.tokenizer_files;
+        let snapshot = state::snapshot(&self.training, &*self.trainer, state, tokenizer, files)?;
+        self.writer.submit(snapshot)?;
+        self.saved = Some(self.training.step);
+        Ok(())
+    }
+
+    fn note(&mut self, written: Option<Saved>) {
+        if let Some(saved) = written {
+            self.checkpoint = Some(saved.dir);
+        }
+    }
+
+    fn end(mut self) -> Result<Outcome> {
+        if self.training.step == 0 {
+            return Err(Error::NoData);
+        }
+        let ending = match self.is_done() {
+            true => Ending::Finished,
+            false => Ending::Stopped,
+        };
+        let mut final_val_loss = None;
+        let mut continuations = Vec::new();
+        if ending == Ending::Finished {
+            final_val_loss = Some(self.validate()?);
+            continuations = sample(&self.training, &self.data, &self.config.sample)?;
+        }
+        self.save()?;
+        let written = self.writer.wait()?;
+        self.note(written);
+        self.metrics.finish()?;
+        Ok(Outcome {
+            ending,
+            step: self.training.step,
+            final_val_loss,
+            checkpoint: self.checkpoint.unwrap_or_default(),
+            tokens_per_second: self.trained_tokens as f64 / self.trained.as_secs_f64(),
+            continuations,
+        })
+    }
+}
+
+/// What cannot be trained is said before the first step.
+fn check(config: &TrainerConfig, data: &Pipeline, model: &dyn Model) -> Result<()> {
+    let fail = |key, why| Err(Error::Config { key, why });
+    if config.max_steps.is_none() && config.num_epochs.is_none() {
+        let why = "neither this nor `trainer.num_epochs` is given".to_owned();
+        return fail("trainer.max_steps", why);
+    }
+    let (global, micro) = (config.global_batch_size, config.micro_batch_size);
+    if micro == 0 || global % micro != 0 {
+        let why = format!("{micro} does not divide `trainer.global_batch_size` {global}");
+        return fail("trainer.micro_batch_size", why);
+    }
+    let (length, max) = (data.sequence_length(), model.max_positions());
+    if length > max {
+        let why = format!("{length} is more than the model's max_position_embeddings {max}");
+        return fail("data.sequence_length", why);
+    }
+    let (needed, vocab) = (data.tokenizer().vocab_size(), model.vocab_size());
+    if vocab < needed {
+        let why = format!("{vocab} is less than the tokenizer's {needed} tokens");
+        return fail("model.vocab_size", why);
+    }
+    Ok(())
+}
+
+/// Puts the tokenizer's files into the run folder, from where each checkpoint takes them.
+fn write_tokenizer(data: &Pipeline, run_dir: &std::path::Path) -> Result<Vec<PathBuf>> {
+    let dir = run_dir.join("tokenizer");
+    let io = |path: &std::path::Path, error: std::io::Error| {
+        let path = path.display();
+        Error::State(format!("{path}: {error}"))
+    };
+    std::fs::create_dir_all(&dir).map_err(|error| io(&dir, error))?;
+    let files = data.tokenizer().files().iter();
+    files
+        .map(|(name, bytes)| {
+            let path = dir.join(name);
+            std::fs::write(&path, bytes).map_err(|error| io(&path, error))?;
+            Ok(path)
+        })
+        .collect()
+}

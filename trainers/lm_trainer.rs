@@ -1,0 +1,55 @@
+//! Causal language modelling: cross-entropy of each token given those before it.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tt_models::Model;
+use tt_nn::Forward;
+use tt_tensor::{CrossEntropyParams, fused};
+
+use crate::device_batch::DeviceBatch;
+use crate::error::Result;
+use crate::{IGNORE, Loss, Trainer, TrainerConfig};
+
+/// `trainer.kwargs` of `lm_trainer.LMTrainer`: none.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LMTrainerOptions {}
+
+/// `lm_trainer.LMTrainer`.
+pub struct LMTrainer {
+    cross_entropy: CrossEntropyParams,
+}
+
+impl LMTrainer {
+    pub fn new(config: &TrainerConfig) -> Self {
+        Self {
+            cross_entropy: CrossEntropyParams {
+                ignore_index: IGNORE,
+                label_smoothing: config.label_smoothing as f32,
+                z_loss: config.z_loss as f32,
+            },
+        }
+    }
+}
+
+impl Trainer for LMTrainer {
+    fn loss(&self, fwd: &Forward, model: &dyn Model, batch: &DeviceBatch) -> Result<Loss> {
+        let hidden = model.hidden_states(fwd, &batch.input, None)?; // [B, T, hidden]
+        // Smoothing and z-loss shape the gradient; validation reports the plain cross-entropy.
+        let params = match fwd.is_training() {
+            true => self.cross_entropy,
+            false => CrossEntropyParams {
+                label_smoothing: 0.0,
+                z_loss: 0.0,
+                ..self.cross_entropy
+            },
+        };
+        let head = model.head(fwd)?;
+        let loss = fused::linear_cross_entropy(&hidden, &head, &batch.targets, params)?;
+        Ok(Loss {
+            sum: loss.sum,
+            weight: loss.count,
+            scalars: Vec::new(),
+        })
+    }
+}

@@ -1,0 +1,118 @@
+//! Everything of a run that must survive: what a checkpoint takes and gives back.
+//!
+//! `model.safetensors` holds the parameters, `trainer_state/optimizer.safetensors` the optimizer's slots as
+//! `<slot>/<parameter>`, `trainer_state/state.json` the rest.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tt_checkpoint::{Checkpoint, HostTensor, Snapshot, TensorMap, Weights};
+use tt_data::{Cursor, Tokenizer};
+use tt_tensor::{Device, Tensor};
+
+use crate::Trainer;
+use crate::error::{Error, Result};
+use crate::training::Training;
+
+/// `state.json`.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct TrainState {
+    pub step: u64,
+    /// Tokens seen.
+    pub tokens: u64,
+    pub optimizer_steps: u64,
+    pub seed: u64,
+    pub cursor: Cursor,
+    /// Instruction set of the kernels: resuming on another changes rounding.
+    pub instruction_set: String,
+    /// The trainer's own.
+    pub trainer: Value,
+}
+
+/// A copy of the run on the host.
+pub(crate) fn snapshot(
+    training: &Training,
+    trainer: &dyn Trainer,
+    state: TrainState,
+    tokenizer: &Tokenizer,
+    tokenizer_files: &[PathBuf],
+) -> Result<Snapshot> {
+    let mut model = TensorMap::new();
+    for (spec, parameter) in training.params.iter() {
+        model.insert(spec.path.clone(), host(&parameter.value())?);
+    }
+    let mut optimizer = TensorMap::new();
+    for slot in training.optimizer.slots() {
+        let key = slot_key(&slot.parameter, slot.name);
+        optimizer.insert(key, host(&slot.value)?);
+    }
+    let mut config = training.model.hf_config();
+    let token_ids = json!({"eos_token_id": tokenizer.eos_id(), "pad_token_id": tokenizer.pad_id()});
+    if let (Value::Object(config), Value::Object(ids)) = (&mut config, &token_ids) {
+        config.extend(ids.clone());
+    }
+    let state = TrainState {
+        trainer: trainer.state(),
+        ..state
+    };
+    Ok(Snapshot {
+        step: training.step,
+        model,
+        config,
+        generation_config: token_ids,
+        assets: tokenizer_files.to_vec(),
+        optimizer,
+        state: serde_json::to_value(state).map_err(|error| Error::State(error.to_string()))?,
+    })
+}
+
+/// Takes up a checkpoint: parameters are loaded by the caller, the rest here.
+pub(crate) fn restore(
+    training: &mut Training,
+    trainer: &mut dyn Trainer,
+    checkpoint: &Checkpoint,
+) -> Result<TrainState> {
+    let state = checkpoint.state()?;
+    let state: TrainState = serde_json::from_value(state)
+        .map_err(|error| Error::State(format!("{}: {error}", checkpoint.dir().display())))?;
+    let weights = checkpoint.optimizer()?;
+    let device = training.device;
+    training
+        .optimizer
+        .restore(state.optimizer_steps, &mut |parameter, slot| {
+            load_slot(&weights, parameter, slot, device).map_err(|why| {
+                tt_optimizers::Error::State {
+                    parameter: parameter.to_owned(),
+                    slot,
+                    why,
+                }
+            })
+        })?;
+    trainer.restore(&state.trainer)?;
+    training.step = state.step;
+    Ok(state)
+}
+
+fn load_slot(
+    weights: &Weights,
+    parameter: &str,
+    slot: &str,
+    device: Device,
+) -> std::result::Result<Tensor, String> {
+    let key = slot_key(parameter, slot);
+    let shape = weights.shape(&key).ok_or("missing in the checkpoint")?;
+    let mut values = Vec::new();
+    weights
+        .read_f32(&key, &mut values)
+        .map_err(|error| error.to_string())?;
+    Tensor::from_slice(&values, shape, device).map_err(|error| error.to_string())
+}
+
+fn slot_key(parameter: &str, slot: &str) -> String {
+    format!("{slot}/{parameter}")
+}
+
+fn host(tensor: &Tensor) -> Result<HostTensor> {
+    Ok(HostTensor::from_f32(tensor.dims(), &tensor.to_vec()?))
+}
