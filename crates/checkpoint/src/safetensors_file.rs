@@ -48,9 +48,9 @@ impl SafetensorsFile {
         sys::read_exact_at(&file, &mut length, 0).map_err(io)?;
         let header_bytes = u64::from_le_bytes(length);
         if header_bytes > MAX_HEADER_BYTES {
-            return Err(malformed(format!(
-                "its first 8 bytes give a header of {header_bytes} bytes"
-            )));
+            return Err(malformed(other_kind(&length).unwrap_or_else(|| {
+                format!("its first 8 bytes give a header of {header_bytes} bytes")
+            })));
         }
         let data_start = 8 + header_bytes;
         if actual_bytes < data_start {
@@ -86,4 +86,16 @@ impl SafetensorsFile {
         let at = self.data_start + (info.data_offsets.0 + offset) as u64;
         sys::read_exact_at(&self.file, buffer, at).map_err(|e| Error::io("read", &self.path, e))
     }
+}
+
+/// What people have in place of a safetensors file.
+fn other_kind(start: &[u8; 8]) -> Option<String> {
+    let kind = match start {
+        b"version " => "it is a Git LFS pointer, get the file itself with `git lfs pull`",
+        [b'P', b'K', 3, 4, ..] => "it is a PyTorch archive, save it as safetensors first",
+        [b'G', b'G', b'U', b'F', ..] => "it is a GGUF file",
+        [b'<', ..] => "it is a web page, left by a failed download",
+        _ => return None,
+    };
+    Some(kind.to_owned())
 }

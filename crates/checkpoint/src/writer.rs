@@ -52,6 +52,8 @@ pub struct Saved {
 impl Writer {
     /// Creates `dir` if need be, takes it for this process, and tidies up after one that was
     /// killed: a checkpoint that lacked only its final name gets it, other remains are removed.
+    ///
+    /// `InUse` if another process has it: to be opened before anything of a run is touched.
     pub fn open(dir: impl Into<PathBuf>, config: CheckpointConfig) -> Result<Self> {
         let dir = dir.into();
         disk::create_dir(&dir)?;

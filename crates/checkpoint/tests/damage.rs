@@ -2,7 +2,10 @@
 
 mod common;
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use common::{assert_holds, keep_last, latest_step, names, snapshot, write};
 use tt_checkpoint::{Checkpoint, Error, Problem, Weights, Writer, latest};
@@ -183,38 +186,83 @@ fn folder_belongs_to_one_writer_at_a_time() {
     Writer::open(dir.path(), keep_last(9)).unwrap();
 }
 
-#[test]
-fn truncated_weights_are_one_error_with_file_and_sizes() {
+/// The bytes of a good weights file, and a path to write others to.
+fn weights_file() -> (tempfile::TempDir, PathBuf, Vec<u8>) {
     let dir = tempfile::tempdir().unwrap();
     write(dir.path(), keep_last(9), [10]);
     let path = dir.path().join("step-00000010/model.safetensors");
-    let full = fs::read(&path).unwrap();
-    for len in [0, 7, 8, 100, full.len() - 1] {
-        fs::write(&path, &full[..len]).unwrap();
+    let bytes = fs::read(&path).unwrap();
+    (dir, path, bytes)
+}
+
+#[test]
+fn weights_truncated_anywhere_are_one_error_with_file_and_sizes() {
+    let (_dir, path, full) = weights_file();
+    let file = fs::File::options().write(true).open(&path).unwrap();
+    for len in (0..full.len()).rev() {
+        file.set_len(len as u64).unwrap();
         let error = Weights::open(&path).unwrap_err();
+        let text = error.to_string();
         let Error::Truncated {
             expected_bytes,
             actual_bytes,
             ..
         } = error
         else {
-            panic!("{error}");
+            panic!("{text}");
         };
         assert_eq!(actual_bytes, len as u64);
         assert!(expected_bytes > actual_bytes);
-        assert!(error.to_string().contains("model.safetensors"), "{error}");
+        assert!(text.contains("model.safetensors is truncated"), "{text}");
     }
+}
+
+#[test]
+fn no_byte_of_a_header_can_make_reading_panic() {
+    let (_dir, path, full) = weights_file();
+    let header_end = 8 + u64::from_le_bytes(full[..8].try_into().unwrap()) as usize;
+    let mut num_refused = 0;
+    for at in 0..header_end {
+        for mask in [1, 2, 0x80] {
+            let mut bytes = full.clone();
+            bytes[at] ^= mask;
+            // Anew each time: to overwrite a file is made slow by some file systems, for safety.
+            fs::remove_file(&path).unwrap();
+            fs::write(&path, &bytes).unwrap();
+            // A changed letter in a name is still a valid file.
+            num_refused += match Weights::open(&path) {
+                Ok(weights) => usize::from(weights.read_all().is_err()),
+                Err(_) => 1,
+            };
+        }
+    }
+    assert!(
+        num_refused > header_end,
+        "{num_refused} of {}",
+        3 * header_end
+    );
 }
 
 #[test]
 fn file_of_another_kind_is_not_taken_for_safetensors() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("weights.safetensors");
-    fs::write(&path, "version https://git-lfs.github.com/spec/v1\n").unwrap();
-    let error = Weights::open(&path).unwrap_err();
-    assert!(matches!(error, Error::Malformed { .. }), "{error}");
-
-    fs::write(&path, b"\x10\0\0\0\0\0\0\0not json at all!").unwrap();
-    let error = Weights::open(&path).unwrap_err();
-    assert!(error.to_string().contains("in its header"), "{error}");
+    for (content, reason) in [
+        (
+            &b"version https://git-lfs.github.com/spec/v1"[..],
+            "git lfs pull",
+        ),
+        (b"PK\x03\x04\0\0\x08\x08", "PyTorch archive"),
+        (b"<!DOCTYPE html>", "web page"),
+        (
+            b"\xff\xff\xff\xff\xff\xff\xff\xff",
+            "a header of 18446744073709551615 bytes",
+        ),
+        (b"\x10\0\0\0\0\0\0\0not json at all!", "in its header"),
+    ] {
+        fs::write(&path, content).unwrap();
+        let error = Weights::open(&path).unwrap_err();
+        assert!(matches!(error, Error::Malformed { .. }), "{error}");
+        assert!(error.to_string().contains(reason), "{error}");
+    }
 }

@@ -237,7 +237,7 @@ mod tests {
         console.message("done");
         assert_eq!(
             out.text(),
-            "step 25/25  loss 5.250  lr 4.200e-5  grad_norm 1.500  12.3k tok/s\n\
+            "step 25/25  loss 5.250  lr 4.2e-5  grad_norm 1.500  12.3k tok/s\n\
              step 25/25  val_loss 4.500  accuracy 0.5000\n\
              done\n"
         );
@@ -269,7 +269,7 @@ mod tests {
         );
         assert!(lines[2].starts_with("step 25/50 [="), "{screen}");
         assert!(
-            lines[2].contains("loss 5.250  lr 4.200e-5  12.3k tok/s  ETA "),
+            lines[2].contains("loss 5.250  lr 4.2e-5  12.3k tok/s  ETA "),
             "{screen}"
         );
         assert!(lines[2].len() <= 80 && lines.len() == 3, "{screen}");

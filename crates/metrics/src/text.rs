@@ -33,7 +33,7 @@ pub(crate) fn duration(duration: Duration) -> String {
     }
 }
 
-/// Four significant digits: `3.142`, `0.01235`, `1.235e-5`, `12346`.
+/// Four significant digits: `3.142`, `0.01235`, `12346`; far from 1, `1.235e-5` or `5e-5`.
 pub(crate) fn value(x: f64) -> String {
     if x == 0.0 || !x.is_finite() {
         return x.to_string();
@@ -43,7 +43,14 @@ pub(crate) fn value(x: f64) -> String {
         let decimals = (3 - exponent).max(0) as usize;
         format!("{x:.decimals$}")
     } else {
-        format!("{x:.3e}")
+        let text = format!("{x:.3e}");
+        match text.split_once('e') {
+            Some((digits, exponent)) => {
+                let digits = digits.trim_end_matches('0').trim_end_matches('.');
+                format!("{digits}e{exponent}")
+            }
+            None => text,
+        }
     }
 }
 
@@ -89,7 +96,8 @@ mod tests {
             (0.0123456, "0.01235"),
             (1.23456e-5, "1.235e-5"),
             (-12_345.6, "-12346"),
-            (2.5e9, "2.500e9"),
+            (5e-5, "5e-5"),
+            (2.5e9, "2.5e9"),
             (f64::NAN, "NaN"),
         ];
         for (x, text) in cases {
