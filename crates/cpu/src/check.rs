@@ -58,25 +58,22 @@ pub(crate) fn strided<'a, T: WithDType>(
     (storage, layout): View<'a, CpuStorage>,
 ) -> Result<&'a [T]> {
     let all = typed::<T>(what, storage)?;
-    let start = layout.start_offset();
-    let reach: usize = if layout.dims().contains(&0) {
-        0
-    } else {
-        let last = layout
-            .dims()
-            .iter()
-            .zip(layout.stride())
-            .map(|(dim, stride)| (dim - 1) * stride);
-        last.sum::<usize>() + 1
-    };
-    match all.get(start..) {
-        Some(slice) if reach <= slice.len() => Ok(slice),
-        _ => bail!(
-            "{what} reaches {} of a storage of {}",
-            start + reach,
-            all.len()
-        ),
+    if layout.dims().contains(&0) {
+        return Ok(&[]);
     }
+    let start = layout.start_offset();
+    let last = layout
+        .dims()
+        .iter()
+        .zip(layout.stride())
+        .map(|(dim, stride)| (dim - 1) * stride);
+    let end = start + last.sum::<usize>() + 1;
+    ensure!(
+        end <= all.len(),
+        "{what} reaches {end} of a storage of {}",
+        all.len()
+    );
+    Ok(&all[start..])
 }
 
 /// The first `len` elements of an f32 output.
@@ -165,17 +162,5 @@ impl<'a> Heads<'a> {
 
     pub(crate) fn row_stride(&self) -> usize {
         self.row_stride
-    }
-
-    pub(crate) fn to_dense(self, [batch, rows, heads, dim]: [usize; 4]) -> Vec<f64> {
-        let mut out = Vec::new();
-        for b in 0..batch {
-            for t in 0..rows {
-                for h in 0..heads {
-                    out.extend(self.from(b, t, h)[..dim].iter().map(|x| *x as f64));
-                }
-            }
-        }
-        out
     }
 }

@@ -257,6 +257,7 @@ impl FusedOps for CpuStorage {
             dim == weight_dim,
             "linear_cross_entropy: hidden rows of {dim} meet head rows of {weight_dim}"
         );
+        ensure!(dim > 0, "linear_cross_entropy: the hidden dim is 0");
         ensure!(
             (0.0..=1.0).contains(&params.label_smoothing),
             "linear_cross_entropy: label_smoothing {} is not in 0..=1",

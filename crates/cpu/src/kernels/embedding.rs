@@ -1,14 +1,47 @@
-//! Embedding.
+//! Embedding: `y[r] = weight[ids[r]]`; backward `dweight[ids[r]] += dy[r]`.
+//!
+//! Layouts: `weight`, `dweight` dense `[V, D]`; `y`, `dy` `[rows, D]`.
+//! The backward pass gives each task a range of the vocabulary, so every row of `dweight` is summed by one task
+//! in the order of `r`, and rows without a token are not touched.
+//! Reference: [`crate::reference::embedding`].
+
+use rayon::prelude::*;
+
+use crate::par::{self, Shared};
+use crate::simd;
+
 pub(crate) fn forward(weight: &[f32], ids: &[u32], dim: usize, y: &mut [f32]) {
-    if dim > 0 {
-        for (y, id) in y.chunks_exact_mut(dim).zip(ids) {
-            y.copy_from_slice(&weight[*id as usize * dim..][..dim]);
-        }
+    if dim == 0 {
+        return;
     }
+    let per_task = par::rows_per_task(dim);
+    y.par_chunks_mut(per_task * dim)
+        .zip(ids.par_chunks(per_task))
+        .for_each(|(y, ids)| {
+            for (y, id) in y.chunks_exact_mut(dim).zip(ids) {
+                y.copy_from_slice(&weight[*id as usize * dim..][..dim]);
+            }
+        });
 }
+
 pub(crate) fn backward(ids: &[u32], dy: &[f32], dim: usize, dweight: &mut [f32]) {
-    for (dy, id) in dy.chunks_exact(dim).zip(ids) {
-        let dw = &mut dweight[*id as usize * dim..][..dim];
-        dw.iter_mut().zip(dy).for_each(|(w, y)| *w += y);
-    }
+    let vocab = dweight.len() / dim;
+    // Every task reads all ids, hence few.
+    let (per_piece, pieces) = par::cut(vocab, 64, 16);
+    let shared = Shared::new(dweight);
+    par::for_each(pieces, |piece| {
+        let range = piece * per_piece..((piece + 1) * per_piece).min(vocab);
+        simd::run(|| {
+            for (dy, id) in dy.chunks_exact(dim).zip(ids) {
+                let id = *id as usize;
+                if range.contains(&id) {
+                    // SAFETY: the row belongs to this piece's range of the vocabulary.
+                    let dweight = unsafe { shared.slice(id * dim, dim) };
+                    for i in 0..dim {
+                        dweight[i] += dy[i];
+                    }
+                }
+            }
+        });
+    });
 }

@@ -11,12 +11,12 @@
 //!
 //! Source: Salmon, Moraes, Dror, Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3".
 
-use crate::RngKey;
+use crate::{RngKey, par, simd};
 
 /// Blocks made at a time, one per SIMD lane.
 const LANES: usize = 16;
 /// Elements in [`LANES`] blocks.
-pub(crate) const GROUP: usize = 4 * LANES;
+const GROUP: usize = 4 * LANES;
 
 /// The ten rounds on [`LANES`] counters at once; `counter[w][lane]` becomes word `w` of that lane's block.
 #[inline(always)]
@@ -43,7 +43,7 @@ fn halves(x: u64) -> [u32; 2] {
 
 /// The words of elements `group * GROUP ..` of a stream.
 #[inline(always)]
-pub(crate) fn words(rng: RngKey, group: u64) -> [u32; GROUP] {
+fn words(rng: RngKey, group: u64) -> [u32; GROUP] {
     let [s0, s1] = halves(rng.stream);
     let mut counter = [[0; LANES], [0; LANES], [s0; LANES], [s1; LANES]];
     for lane in 0..LANES {
@@ -63,12 +63,12 @@ pub(crate) fn words(rng: RngKey, group: u64) -> [u32; GROUP] {
 
 /// A word as a number in `[0, 1)`.
 #[inline(always)]
-pub(crate) fn unit(word: u32) -> f32 {
+fn unit(word: u32) -> f32 {
     (word >> 8) as f32 * (1.0 / 16_777_216.0)
 }
 
 /// Turns a group of words into standard normal numbers.
-pub(crate) fn normals(words: &[u32; GROUP]) -> [f32; GROUP] {
+fn normals(words: &[u32; GROUP]) -> [f32; GROUP] {
     let mut out = [0.0; GROUP];
     for (out, words) in out.chunks_exact_mut(2).zip(words.chunks_exact(2)) {
         let u = (words[0] as f32 * (1.0 / 4_294_967_296.0)).max(1.0 / 8_589_934_592.0);
@@ -80,30 +80,50 @@ pub(crate) fn normals(words: &[u32; GROUP]) -> [f32; GROUP] {
     out
 }
 
+/// `y = x / (1 - p)` where the element's uniform number is at least `p`, else 0.
 pub(crate) fn dropout(x: &[f32], p: f32, rng: RngKey, y: &mut [f32]) {
     let scale = 1.0 / (1.0 - p);
-    for (g, (y, x)) in y.chunks_mut(GROUP).zip(x.chunks(GROUP)).enumerate() {
-        for ((y, x), word) in y.iter_mut().zip(x).zip(words(rng, g as u64)) {
-            *y = if unit(word) >= p { x * scale } else { 0.0 };
+    each_group(y, rng, |y, first, words| {
+        let x = &x[first..][..y.len()];
+        for i in 0..y.len() {
+            y[i] = if unit(words[i]) >= p {
+                x[i] * scale
+            } else {
+                0.0
+            };
         }
-    }
+    });
 }
 
 pub(crate) fn fill_normal(out: &mut [f32], mean: f32, std: f32, rng: RngKey) {
-    for (g, out) in out.chunks_mut(GROUP).enumerate() {
-        for (out, normal) in out.iter_mut().zip(normals(&words(rng, g as u64))) {
+    each_group(out, rng, |out, _, words| {
+        for (out, normal) in out.iter_mut().zip(normals(words)) {
             *out = mean + std * normal;
         }
-    }
+    });
 }
 
 pub(crate) fn fill_uniform(out: &mut [f32], low: f32, high: f32, rng: RngKey) {
-    for (g, out) in out.chunks_mut(GROUP).enumerate() {
-        for (out, word) in out.iter_mut().zip(words(rng, g as u64)) {
-            // Rounding may reach `high`, which the range excludes.
-            *out = (low + (high - low) * unit(word)).min(high.next_down());
+    // Rounding may reach `high`, which the range excludes.
+    let last = high.next_down();
+    each_group(out, rng, |out, _, words| {
+        for i in 0..out.len() {
+            out[i] = (low + (high - low) * unit(words[i])).min(last);
         }
-    }
+    });
+}
+
+/// Calls `f(piece of out, its first element, its words)` for every group of the stream.
+#[inline(always)]
+fn each_group(out: &mut [f32], rng: RngKey, f: impl Fn(&mut [f32], usize, &[u32; GROUP]) + Sync) {
+    par::elementwise(out, |out, first| {
+        simd::run(|| {
+            for (i, out) in out.chunks_mut(GROUP).enumerate() {
+                let first = first + i * GROUP;
+                f(out, first, &words(rng, (first / GROUP) as u64));
+            }
+        });
+    });
 }
 
 #[cfg(test)]

@@ -1,13 +1,74 @@
-//! Reductions.
-use super::put;
-use crate::Write;
+//! Sums over rows and sums of squares.
+//!
+//! `sum_rows`: `out[c] (+)= sum_r x[r, c]`, x dense `[rows, cols]`, in f32: at most 64 blocks of rows, each
+//! summed top to bottom, then the blocks in order.
+//! `sum_squares`: f64 throughout, at most 256 blocks of 16 lanes, combined in order.
+
+use crate::pool::scratch;
+use crate::simd::{self, LANES};
+use crate::{Write, par};
+
 pub(crate) fn sum_rows(x: &[f32], out: &mut [f32], write: Write) {
-    let mut sum = vec![0.0; out.len()];
-    for (i, x) in x.iter().enumerate() {
-        sum[i % out.len()] += *x as f64;
+    let cols = out.len();
+    if cols == 0 {
+        return;
     }
-    put(&sum, out, write);
+    let (rows_per_piece, pieces) = par::cut(x.len() / cols, 32, 64);
+    let mut partials = scratch(pieces * cols);
+    let shared = par::Shared::new(&mut partials);
+    par::for_each(pieces, |piece| {
+        // SAFETY: each piece has a row of partial sums of its own.
+        let sums = unsafe { shared.slice(piece * cols, cols) };
+        sums.fill(0.0);
+        let first = piece * rows_per_piece * cols;
+        let rows = &x[first..x.len().min(first + rows_per_piece * cols)];
+        simd::run(|| rows.chunks_exact(cols).for_each(|row| add_row(row, sums)));
+    });
+    combine(&partials, out, write);
 }
+
+/// Adds the rows of `partials` to `out`, or to zero, in order.
+pub(crate) fn combine(partials: &[f32], out: &mut [f32], write: Write) {
+    if write == Write::Assign {
+        out.fill(0.0);
+    }
+    if !out.is_empty() {
+        simd::run(|| {
+            partials
+                .chunks_exact(out.len())
+                .for_each(|row| add_row(row, out))
+        });
+    }
+}
+
+#[inline(always)]
+fn add_row(row: &[f32], sums: &mut [f32]) {
+    for (sum, x) in sums.iter_mut().zip(row) {
+        *sum += x;
+    }
+}
+
 pub(crate) fn sum_squares(x: &[f32]) -> f32 {
-    x.iter().map(|x| (*x as f64).powi(2)).sum::<f64>() as f32
+    const MAX_PIECES: usize = 256;
+    let mut partials = [0.0f64; MAX_PIECES];
+    let (per_piece, pieces) = par::cut(x.len(), 16 * 1024, MAX_PIECES);
+    let shared = par::Shared::new(&mut partials);
+    par::for_each(pieces, |piece| {
+        let first = piece * per_piece;
+        let x = &x[first..x.len().min(first + per_piece)];
+        // SAFETY: each piece has a partial sum of its own.
+        let sum = unsafe { shared.slice(piece, 1) };
+        sum[0] = simd::run(|| {
+            let mut lanes = [0.0f64; LANES];
+            let (whole, rest) = x.as_chunks::<LANES>();
+            for x in whole {
+                for lane in 0..LANES {
+                    lanes[lane] = (x[lane] as f64).mul_add(x[lane] as f64, lanes[lane]);
+                }
+            }
+            let rest: f64 = rest.iter().map(|x| *x as f64 * *x as f64).sum();
+            lanes.iter().sum::<f64>() + rest
+        });
+    });
+    partials[..pieces].iter().sum::<f64>() as f32
 }

@@ -1,17 +1,49 @@
-//! RoPE.
-use super::{narrow, wide};
+//! Rotary position embedding.
+//!
+//! `y[i] = x[i] cos[i] - x[i + D/2] sin[i]`, `y[i + D/2] = x[i + D/2] cos[i] + x[i] sin[i]` for `i < D/2`, the tables read
+//! at the token's position; the inverse has `-sin`. The rotation is orthogonal, so the inverse is the gradient.
+//! Layouts: `x` `[B, T, H, D]` with contiguous last dim; `y` dense; tables `[P, D/2]`; `positions` `[B, T]`.
+//! Reference: [`crate::reference::rope`].
+//! Source: Su et al. 2021, arXiv:2104.09864, eq. 34, with the pairs of Hugging Face Llama.
+
 use crate::check::Heads;
-use crate::reference;
+use crate::par::{self, Shared};
+use crate::simd;
+
 pub(crate) fn rotate(
     x: Heads,
-    dims @ [_, _, heads, dim]: [usize; 4],
+    [batch, tokens, heads, dim]: [usize; 4],
     cos: &[f32],
     sin: &[f32],
     positions: &[u32],
     inverse: bool,
     y: &mut [f32],
 ) {
-    let x = x.to_dense(dims);
-    let out = reference::rope(&x, &wide(cos), &wide(sin), positions, heads, dim, inverse);
-    narrow(&out, y);
+    let half = dim / 2;
+    let row_len = heads * dim;
+    let rows = batch * tokens;
+    let per_task = par::rows_per_task(row_len);
+    let sign = if inverse { -1.0 } else { 1.0 };
+    let y = Shared::new(y);
+    par::for_each(rows.div_ceil(per_task), |task| {
+        let rows = task * per_task..((task + 1) * per_task).min(rows);
+        simd::run(|| {
+            for row in rows {
+                let at = positions[row] as usize * half;
+                let (cos, sin) = (&cos[at..][..half], &sin[at..][..half]);
+                for head in 0..heads {
+                    let x = &x.from(row / tokens, row % tokens, head)[..dim];
+                    // SAFETY: tasks have rows of their own.
+                    let y = unsafe { y.slice(row * row_len + head * dim, dim) };
+                    let (x_low, x_high) = x.split_at(half);
+                    let (y_low, y_high) = y.split_at_mut(half);
+                    for i in 0..half {
+                        let sin = sign * sin[i];
+                        y_low[i] = x_low[i].mul_add(cos[i], -(x_high[i] * sin));
+                        y_high[i] = x_high[i].mul_add(cos[i], x_low[i] * sin);
+                    }
+                }
+            }
+        });
+    });
 }

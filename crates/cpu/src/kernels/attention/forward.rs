@@ -1,0 +1,148 @@
+//! Forward: one task per (batch, head, block of queries).
+//!
+//! Per block of keys, with the running maximum `m` and sum `l` of each query:
+//! `m' = max(m, max s)`, `p = exp(s - m')`, `l' = l exp(m - m') + sum p`, `o' = o exp(m - m') + p . v`; at the end
+//! `out = o / l` and `lse = m + ln l`.
+
+use super::{KEYS, QUERIES, QueryBlock, Seen, Segments, mask, seen, times_keys};
+use crate::check::Heads;
+use crate::kernels::matmul::{Matrix, Target, gemm};
+use crate::par::{self, Shared};
+use crate::pool::scratch;
+use crate::{AttentionParams, Write, simd};
+
+pub(crate) fn forward(
+    p: &AttentionParams,
+    q: Heads,
+    k: Heads,
+    v: Heads,
+    segments: Segments,
+    out: &mut [f32],
+    lse: &mut [f32],
+) {
+    let blocks = QueryBlock::count(p);
+    let (out, lse) = (Shared::new(out), Shared::new(lse));
+    par::for_each(p.batch * p.heads * blocks, |task| {
+        let (index, head) = (task % blocks, task / blocks % p.heads);
+        let block = QueryBlock::new(p, task / blocks / p.heads, index);
+        one_block(p, q, k, v, segments, head, block, out, lse);
+    });
+}
+
+#[allow(clippy::too_many_arguments)]
+fn one_block(
+    p: &AttentionParams,
+    q: Heads,
+    k: Heads,
+    v: Heads,
+    segments: Segments,
+    head: usize,
+    block: QueryBlock,
+    out: Shared<f32>,
+    lse: Shared<f32>,
+) {
+    let (dim, padded) = (p.head_dim, block.padded);
+    let kv_head = head / (p.heads / p.kv_heads);
+    let mut memory = scratch((2 * dim + KEYS) * padded);
+    let (q_t, rest) = memory.split_at_mut(dim * padded);
+    let (out_t, scores) = rest.split_at_mut(dim * padded); // [D, padded], [KEYS, padded]
+    block.transpose(q, head, dim, p.scale, q_t);
+    out_t.fill(0.0);
+    let mut max = [f32::NEG_INFINITY; QUERIES];
+    let mut sum = [0.0; QUERIES];
+    let (max, sum) = (&mut max[..padded], &mut sum[..padded]);
+
+    for keys in block.key_blocks(p) {
+        let seen = seen(p, segments, &block, keys);
+        if seen == Seen::Nothing {
+            continue;
+        }
+        let scores = &mut scores[..keys.1 * padded];
+        times_keys(k, kv_head, dim, &block, keys, q_t, scores);
+        simd::run(|| {
+            if seen == Seen::Some {
+                mask(p, segments, &block, keys, scores);
+            }
+            online_softmax(scores, max, sum, out_t);
+        });
+        // out^T [D, padded] += v^T [D, keys] . p^T [keys, padded]
+        let values = v.from(block.b, keys.0, kv_head);
+        let values = Matrix {
+            data: values,
+            row_stride: 1,
+            col_stride: v.row_stride(),
+        };
+        let probs = Matrix {
+            data: scores,
+            row_stride: padded,
+            col_stride: 1,
+        };
+        let to = Target {
+            out: Shared::new(out_t),
+            at: 0,
+            row_stride: padded,
+        };
+        // SAFETY: `out_t` is this task's own.
+        unsafe { gemm((dim, keys.1, padded), values, probs, to, Write::Accumulate) };
+    }
+
+    let lse_at = (block.b * p.heads + head) * p.queries + block.first;
+    // SAFETY: tasks have queries of a head of their own.
+    let lse = unsafe { lse.slice(lse_at, block.rows) };
+    for i in 0..block.rows {
+        let row = ((block.b * p.queries + block.first + i) * p.heads + head) * dim;
+        // SAFETY: as above.
+        let out = unsafe { out.slice(row, dim) };
+        let sees_none = sum[i] == 0.0;
+        lse[i] = if sees_none {
+            f32::NEG_INFINITY
+        } else {
+            max[i] + sum[i].ln()
+        };
+        let inv = if sees_none { 0.0 } else { 1.0 / sum[i] };
+        for d in 0..dim {
+            out[d] = out_t[d * padded + i] * inv;
+        }
+    }
+}
+
+/// Turns a block of scores into probabilities relative to the new maximum, and rescales what went before.
+#[inline(always)]
+fn online_softmax(scores: &mut [f32], max: &mut [f32], sum: &mut [f32], out_t: &mut [f32]) {
+    let padded = max.len();
+    let mut correction = [0.0; QUERIES];
+    let correction = &mut correction[..padded];
+    correction.copy_from_slice(max);
+    for scores in scores.chunks_exact(padded) {
+        for i in 0..padded {
+            max[i] = if scores[i] > max[i] {
+                scores[i]
+            } else {
+                max[i]
+            };
+        }
+    }
+    let mut shift = [0.0; QUERIES];
+    let shift = &mut shift[..padded];
+    for i in 0..padded {
+        // A query that has seen nothing yet: any finite shift gives exp(-inf) = 0.
+        shift[i] = if max[i] == f32::NEG_INFINITY {
+            0.0
+        } else {
+            max[i]
+        };
+        correction[i] = simd::exp(correction[i] - shift[i]);
+        sum[i] *= correction[i];
+    }
+    for scores in scores.chunks_exact_mut(padded) {
+        for i in 0..padded {
+            scores[i] = simd::exp(scores[i] - shift[i]);
+            sum[i] += scores[i];
+        }
+    }
+    for out in out_t.chunks_exact_mut(padded) {
+        for i in 0..padded {
+            out[i] *= correction[i];
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Scaled-dot-product attention, block by block with an online softmax: scores are never held whole.
+//!
+//! Formula and masking: [`AttentionParams`]. Layouts: `q`, `k`, `v` `[B, T, heads, D]` views with contiguous last dim,
+//! read in place; `out`, `dout`, `dq`, `dk`, `dv` dense alike; `lse` `[B, H, Tq]`.
+//!
+//! Scores are held transposed, `[keys, queries]` of one block: the products with keys and values then read their operands
+//! where they are, and maxima and sums run along lanes (one query each) without a horizontal step. Only the
+//! block's queries (and output gradients) are transposed, once. Blocks that a mask hides wholly are skipped, and blocks
+//! that it leaves whole are not masked.
+//!
+//! Numeric notes: f32; the running maximum is subtracted before exp. The backward pass recomputes probabilities from
+//! `lse` and uses `delta = dout . out`. Fixed blocks, each output summed by one task in order.
+//! A head dim that is no multiple of 16 makes gemm allocate in the backward pass.
+//! Reference: [`crate::reference::attention`].
+//! Source: Milakov and Gimelshein 2018, arXiv:1805.02867 (online softmax); Dao 2023, arXiv:2307.08691 (blocks).
+
+mod backward;
+mod forward;
+
+pub(crate) use backward::{Saved, backward};
+pub(crate) use forward::forward;
+
+use super::matmul::{Matrix, Target, copy, gemm};
+use crate::check::Heads;
+use crate::par::Shared;
+use crate::simd::{self, LANES};
+use crate::{AttentionParams, Write};
+
+/// Queries of a block: the lanes of the softmax.
+const QUERIES: usize = 64;
+/// Keys of a block.
+const KEYS: usize = 64;
+
+/// Segment ids of queries `[B, Tq]` and keys `[B, Tk]`.
+pub(crate) type Segments<'a> = Option<(&'a [u32], &'a [u32])>;
+
+/// Queries `first..first + rows` of batch `b`.
+#[derive(Clone, Copy)]
+struct QueryBlock {
+    b: usize,
+    first: usize,
+    rows: usize,
+    /// `rows` rounded up to whole vectors.
+    padded: usize,
+}
+
+impl QueryBlock {
+    fn count(p: &AttentionParams) -> usize {
+        p.queries.div_ceil(QUERIES)
+    }
+
+    fn new(p: &AttentionParams, b: usize, index: usize) -> Self {
+        let first = index * QUERIES;
+        let rows = QUERIES.min(p.queries - first);
+        Self {
+            b,
+            first,
+            rows,
+            padded: rows.next_multiple_of(LANES),
+        }
+    }
+
+    /// The keys' positions minus a query's own when counted from the first query.
+    fn offset(p: &AttentionParams) -> isize {
+        p.keys as isize - p.queries as isize
+    }
+
+    /// The blocks of keys that some query of this block may see by position, as (first key, keys).
+    fn key_blocks(&self, p: &AttentionParams) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let first_position = self.first as isize + QueryBlock::offset(p);
+        let last_position = first_position + self.rows as isize - 1;
+        let keys = p.keys;
+        let end = if p.causal {
+            (last_position + 1).clamp(0, keys as isize)
+        } else {
+            keys as isize
+        };
+        let start = match p.window {
+            Some(window) => (first_position + 1).saturating_sub_unsigned(window).max(0),
+            None => 0,
+        };
+        (start as usize / KEYS * KEYS..end as usize)
+            .step_by(KEYS)
+            .map(move |first| (first, KEYS.min(keys - first)))
+    }
+
+    /// Transposes this block of one head, times `factor`, to `[D, padded]` with zeros in the padding.
+    fn transpose(&self, x: Heads, head: usize, dim: usize, factor: f32, out: &mut [f32]) {
+        let data = x.from(self.b, self.first, head);
+        let transposed = Matrix {
+            data,
+            row_stride: 1,
+            col_stride: x.row_stride(),
+        };
+        simd::run(|| {
+            copy(transposed, dim, self.rows, out, self.padded);
+            for x in &mut out[..dim * self.padded] {
+                *x *= factor;
+            }
+        });
+    }
+}
+
+/// How much of a block of scores is seen.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Seen {
+    Nothing,
+    Some,
+    All,
+}
+
+fn seen(
+    p: &AttentionParams,
+    segments: Segments,
+    q: &QueryBlock,
+    (first_key, keys): (usize, usize),
+) -> Seen {
+    let nearest = q.first as isize + QueryBlock::offset(p) - (first_key + keys - 1) as isize;
+    let farthest = nearest + (q.rows + keys - 2) as isize;
+    let window = p.window.map_or(isize::MAX, |window| {
+        isize::try_from(window).unwrap_or(isize::MAX)
+    });
+    if (p.causal && farthest < 0) || nearest >= window {
+        return Seen::Nothing;
+    }
+    let whole = (!p.causal || nearest >= 0) && farthest < window;
+    let Some((queries, key_segments)) = block_segments(p, segments, q, (first_key, keys)) else {
+        return if whole { Seen::All } else { Seen::Some };
+    };
+    let range = |ids: &[u32]| {
+        ids.iter().fold((u32::MAX, 0), |(low, high), id| {
+            (low.min(*id), high.max(*id))
+        })
+    };
+    let ((q_low, q_high), (k_low, k_high)) = (range(queries), range(key_segments));
+    if q_high < k_low || k_high < q_low {
+        Seen::Nothing
+    } else if whole && q_low == q_high && (k_low, k_high) == (q_low, q_high) {
+        Seen::All
+    } else {
+        Seen::Some
+    }
+}
+
+fn block_segments<'a>(
+    p: &AttentionParams,
+    segments: Segments<'a>,
+    q: &QueryBlock,
+    (first_key, keys): (usize, usize),
+) -> Segments<'a> {
+    let (queries, key_segments) = segments?;
+    Some((
+        &queries[q.b * p.queries + q.first..][..q.rows],
+        &key_segments[q.b * p.keys + first_key..][..keys],
+    ))
+}
+
+/// `x` of the keys `[keys, D]` times a transposed block `[D, padded]`: a block of scores, or their gradients.
+fn times_keys(
+    x: Heads,
+    kv_head: usize,
+    dim: usize,
+    q: &QueryBlock,
+    (first_key, keys): (usize, usize),
+    transposed: &[f32],
+    out: &mut [f32],
+) {
+    let data = x.from(q.b, first_key, kv_head);
+    let x = Matrix {
+        data,
+        row_stride: x.row_stride(),
+        col_stride: 1,
+    };
+    let transposed = Matrix {
+        data: transposed,
+        row_stride: q.padded,
+        col_stride: 1,
+    };
+    let to = Target {
+        out: Shared::new(out),
+        at: 0,
+        row_stride: q.padded,
+    };
+    // SAFETY: `out` is borrowed exclusively.
+    unsafe { gemm((keys, dim, q.padded), x, transposed, to, Write::Assign) };
+}
+
+/// Sets the scores `[keys, padded]` that are not seen to minus infinity.
+#[inline(always)]
+fn mask(
+    p: &AttentionParams,
+    segments: Segments,
+    q: &QueryBlock,
+    (first_key, keys): (usize, usize),
+    scores: &mut [f32],
+) {
+    let window = p
+        .window
+        .map_or(i32::MAX, |window| i32::try_from(window).unwrap_or(i32::MAX));
+    let nearest_allowed = if p.causal { 0 } else { i32::MIN };
+    let segments = block_segments(p, segments, q, (first_key, keys));
+    for (j, scores) in scores.chunks_exact_mut(q.padded).take(keys).enumerate() {
+        // Distance of query 0 of the block; query i is i further on.
+        let base = (q.first as isize + QueryBlock::offset(p) - (first_key + j) as isize) as i32;
+        for (i, score) in scores.iter_mut().enumerate() {
+            let distance = base + i as i32;
+            let sees = distance >= nearest_allowed && distance < window;
+            *score = if sees { *score } else { f32::NEG_INFINITY };
+        }
+        if let Some((queries, keys)) = segments {
+            let key = keys[j];
+            for (score, query) in scores.iter_mut().zip(queries) {
+                *score = if *query == key {
+                    *score
+                } else {
+                    f32::NEG_INFINITY
+                };
+            }
+        }
+    }
+}

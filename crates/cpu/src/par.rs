@@ -1,0 +1,103 @@
+//! Work split over threads in ways that cannot show in the result.
+//!
+//! Pieces are cut by the size of the problem alone. A piece either writes outputs of its own, or a partial
+//! result into a slot of its own, combined afterwards in the order of the slots.
+
+use rayon::prelude::*;
+
+/// Elements that one task of an elementwise kernel takes: small enough to balance, large enough to hide the
+/// cost of a task (about a microsecond).
+const GRAIN: usize = 16 * 1024;
+
+/// Calls `f(piece)` for every piece, on all threads if there is more than one piece.
+#[inline(always)]
+pub(crate) fn for_each(pieces: usize, f: impl Fn(usize) + Sync + Send) {
+    if pieces == 1 {
+        f(0);
+    } else {
+        (0..pieces).into_par_iter().with_max_len(1).for_each(f);
+    }
+}
+
+/// Rows of `cols` elements that make one task of an elementwise kernel.
+pub(crate) fn rows_per_task(cols: usize) -> usize {
+    (GRAIN / cols.max(1)).max(1)
+}
+
+/// How `items` are cut for a reduction: at most `max_pieces` pieces of at least `min_items` each.
+/// Returns (items per piece, pieces).
+pub(crate) fn cut(items: usize, min_items: usize, max_pieces: usize) -> (usize, usize) {
+    let per_piece = items.div_ceil(max_pieces).max(min_items).max(1);
+    (per_piece, items.div_ceil(per_piece))
+}
+
+/// An output that several tasks write to, each in places of its own.
+#[derive(Clone, Copy)]
+pub(crate) struct Shared<T>(*mut T, usize);
+
+// SAFETY: a `Shared` gives access only through its unsafe methods, whose callers promise that no two tasks touch
+// the same element.
+unsafe impl<T: Send> Send for Shared<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for Shared<T> {}
+
+impl<T> Shared<T> {
+    pub(crate) fn new(slice: &mut [T]) -> Self {
+        Self(slice.as_mut_ptr(), slice.len())
+    }
+
+    /// # Safety
+    /// No other task may touch these elements while the slice is alive, and the output must outlive it.
+    #[inline(always)]
+    #[allow(clippy::mut_from_ref)]
+    pub(crate) unsafe fn slice<'a>(&self, start: usize, len: usize) -> &'a mut [T] {
+        assert!(
+            start <= self.1 && len <= self.1 - start,
+            "task writes outside of its output"
+        );
+        // SAFETY: in bounds by the assertion, exclusive by the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.0.add(start), len) }
+    }
+
+    /// A pointer to element `start`, with `len` elements of the output from there on.
+    pub(crate) fn pointer(&self, start: usize, len: usize) -> *mut T {
+        assert!(
+            start <= self.1 && len <= self.1 - start,
+            "task writes outside of its output"
+        );
+        self.0.wrapping_add(start)
+    }
+}
+
+/// `f(out, first)` on pieces of `out` that start at element `first`, on all threads.
+#[inline(always)]
+pub(crate) fn elementwise(out: &mut [f32], f: impl Fn(&mut [f32], usize) + Sync + Send) {
+    let len = out.len();
+    let shared = Shared::new(out);
+    for_each(len.div_ceil(GRAIN), |piece| {
+        let first = piece * GRAIN;
+        // SAFETY: pieces do not overlap.
+        f(
+            unsafe { shared.slice(first, GRAIN.min(len - first)) },
+            first,
+        );
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cut_covers_all_items_within_its_limits() {
+        for items in [0, 1, 31, 32, 33, 1000, 100_000] {
+            let (per_piece, pieces) = cut(items, 32, 64);
+            assert!(per_piece >= 32 && pieces <= 64);
+            assert!(per_piece * pieces >= items);
+            assert!(
+                items == 0 || per_piece * (pieces - 1) < items,
+                "no piece is empty"
+            );
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Matrix products against the plain definition: shapes around the tile sizes, all stride patterns, batches.
+
+mod common;
+
+use candle_core::{CpuStorage, Layout, Result, Shape};
+use common::*;
+use tt_cpu::{FusedOps, Write, reference};
+
+#[derive(Clone, Copy, Debug)]
+enum Stored {
+    Rows,
+    Columns,
+    /// Every second element of every second row.
+    Apart,
+}
+
+/// A `[rows, cols]` matrix stored in the given way, and its dense f64 copy.
+fn matrix(rows: usize, cols: usize, stored: Stored, seed: u64) -> (Operand, Vec<f64>) {
+    let (strides, len) = match stored {
+        Stored::Rows => ([cols, 1], rows * cols),
+        Stored::Columns => ([1, rows], rows * cols),
+        Stored::Apart => ([4 * cols, 2], 4 * rows * cols),
+    };
+    let offset = 3;
+    let data = random(len + offset, seed);
+    let dense = (0..rows * cols)
+        .map(|i| data[offset + i / cols * strides[0] + i % cols * strides[1]] as f64)
+        .collect();
+    let layout = Layout::new(Shape::from((rows, cols)), strides.to_vec(), offset);
+    (
+        Operand {
+            storage: CpuStorage::F32(data),
+            layout,
+        },
+        dense,
+    )
+}
+
+fn check(m: usize, k: usize, n: usize, a_stored: Stored, b_stored: Stored) -> Result<()> {
+    let what = format!("{m}x{k}x{n} {a_stored:?} {b_stored:?}");
+    let (a, a_dense) = matrix(m, k, a_stored, 1);
+    let (b, b_dense) = matrix(k, n, b_stored, 2);
+    let mut want = reference::matmul(&a_dense, &b_dense, m, k, n);
+    let mut out = garbage(m * n);
+    CpuStorage::matmul_into(a.view(), b.view(), &mut out, Write::Assign)?;
+    assert_close(&what, f32s(&out), &want, 2e-6);
+    CpuStorage::matmul_into(a.view(), b.view(), &mut out, Write::Accumulate)?;
+    want.iter_mut().for_each(|x| *x *= 2.0);
+    assert_close(&format!("{what} accumulated"), f32s(&out), &want, 2e-6);
+    Ok(())
+}
+
+const STORED: [Stored; 3] = [Stored::Rows, Stored::Columns, Stored::Apart];
+
+#[test]
+fn products_of_odd_sizes_and_all_strides_match_the_reference() -> Result<()> {
+    for a in STORED {
+        for b in STORED {
+            for (m, k, n) in [
+                (1, 1, 1),
+                (1, 17, 65),
+                (3, 63, 17),
+                (5, 3, 129),
+                (17, 65, 1),
+            ] {
+                check(m, k, n, a, b)?;
+            }
+            for (m, k, n) in [
+                (63, 129, 65),
+                (65, 1, 33),
+                (129, 2, 3),
+                (4, 300, 16),
+                (64, 64, 64),
+            ] {
+                check(m, k, n, a, b)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn products_larger_than_a_tile_match_the_reference() -> Result<()> {
+    for a in STORED {
+        for b in STORED {
+            check(401, 520, 300, a, b)?;
+            check(200, 16, 288, a, b)?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn empty_products_are_empty_or_zero() -> Result<()> {
+    for (m, k, n) in [(0, 3, 4), (3, 4, 0)] {
+        check(m, k, n, Stored::Rows, Stored::Columns)?;
+    }
+    let (a, b) = (Operand::f32(vec![], (17, 0)), Operand::f32(vec![], (0, 20)));
+    let mut out = garbage(17 * 20);
+    CpuStorage::matmul_into(a.view(), b.view(), &mut out, Write::Assign)?;
+    assert!(f32s(&out).iter().all(|x| *x == 0.0));
+    Ok(())
+}
+
+#[test]
+fn batches_may_be_permuted_and_expanded() -> Result<()> {
+    // a is [2, 3, 5, 7] seen through a transposition of its batch dims; b [7, 9] is shared by all.
+    let (m, k, n) = (5, 7, 9);
+    let (a_data, b_data) = (random(2 * 3 * m * k, 1), random(k * n, 2));
+    let a = CpuStorage::F32(a_data.clone());
+    let a_layout = Layout::contiguous((3, 2, m, k)).transpose(0, 1)?;
+    let b = CpuStorage::F32(b_data.clone());
+    let b_layout = Layout::contiguous((k, n)).broadcast_as((2, 3, k, n))?;
+    let mut out = garbage(6 * m * n);
+    CpuStorage::matmul_into((&a, &a_layout), (&b, &b_layout), &mut out, Write::Assign)?;
+    let mut want = Vec::new();
+    for i in 0..2 {
+        for j in 0..3 {
+            let a = wide(&a_data[(j * 2 + i) * m * k..][..m * k]);
+            want.extend(reference::matmul(&a, &wide(&b_data), m, k, n));
+        }
+    }
+    assert_close("batched", f32s(&out), &want, 2e-6);
+    Ok(())
+}
+
+#[test]
+fn shapes_that_do_not_multiply_are_an_error() {
+    let a = Operand::f32(vec![0.0; 6], (2, 3));
+    let b = Operand::f32(vec![0.0; 8], (4, 2));
+    let mut out = zeros(4);
+    let error = CpuStorage::matmul_into(a.view(), b.view(), &mut out, Write::Assign).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("[2, 3] and [4, 2] do not multiply"),
+        "{error}"
+    );
+
+    let b = Operand::f32(vec![0.0; 6], (3, 2));
+    let mut small = zeros(3);
+    let error = CpuStorage::matmul_into(a.view(), b.view(), &mut small, Write::Assign).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("room for 3 elements instead of 4"),
+        "{error}"
+    );
+
+    let b = Operand::u32(vec![0; 6], (3, 2));
+    let error = CpuStorage::matmul_into(a.view(), b.view(), &mut out, Write::Assign).unwrap_err();
+    assert!(
+        error.to_string().contains("matmul: b must be F32, not U32"),
+        "{error}"
+    );
+}
