@@ -1,0 +1,143 @@
+//! A composed configuration: its tree, and where everything in it came from.
+
+use indexmap::IndexMap;
+
+use crate::defaults::tree::TreeNode;
+use crate::diagnostic::Diagnostics;
+use crate::environment::Environment;
+use crate::grammar::Override;
+use crate::hydra;
+use crate::interpolation::resolve::{Missing, Path, Resolver};
+use crate::repository::Repository;
+use crate::value::{Key, KeyKind, Node, Value};
+
+/// One file of the final defaults list, in merge order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MergedFile {
+    /// Its name in the search path, e.g. `model/qwen2`.
+    pub config: String,
+    /// The package its content went to; empty for the root.
+    pub package: String,
+    /// The config whose defaults list brought it in.
+    pub parent: Option<String>,
+    /// Stands for the `_self_` of its own list.
+    pub is_self: bool,
+    pub is_primary: bool,
+}
+
+/// A composed configuration.
+pub struct Composition {
+    root: Node,
+    pub(crate) environment: Environment,
+    overrides: Vec<Override>,
+    choices: IndexMap<String, Option<String>>,
+    files: Vec<MergedFile>,
+    pub(crate) roots: Vec<TreeNode>,
+    pub(crate) repository: Repository,
+}
+
+impl Composition {
+    pub(crate) fn new(
+        root: Node,
+        environment: Environment,
+        overrides: Vec<Override>,
+        choices: IndexMap<String, Option<String>>,
+        files: Vec<MergedFile>,
+        roots: Vec<TreeNode>,
+        repository: Repository,
+    ) -> Self {
+        Composition {
+            root,
+            environment,
+            overrides,
+            choices,
+            files,
+            roots,
+            repository,
+        }
+    }
+
+    /// The tree as composed, interpolations as written, with the node `hydra`.
+    pub fn tree(&self) -> &Node {
+        &self.root
+    }
+
+    /// The node at a dotted path, as composed.
+    pub fn get(&self, path: &str) -> Option<&Node> {
+        self.root.get(path)
+    }
+
+    /// The node at a dotted path with everything in it resolved.
+    pub fn resolved(&self, path: &str, missing: Missing) -> Result<Node, Diagnostics> {
+        Resolver::new(&self.root, &self.environment).tree(&as_path(&self.root, path), missing)
+    }
+
+    /// The whole configuration resolved, without the node `hydra`.
+    pub fn resolve(&self, missing: Missing) -> Result<Node, Diagnostics> {
+        let mut job = self.job();
+        let mut problems = Diagnostics::new();
+        if let Value::Map(map) = &mut job.value {
+            for (key, child) in map.iter_mut() {
+                let resolver = Resolver::new(&self.root, &self.environment);
+                match resolver.tree(&vec![key.clone()], missing) {
+                    Ok(resolved) => *child = resolved,
+                    Err(found) => problems.extend(found),
+                }
+            }
+        }
+        problems.into_result(job)
+    }
+
+    /// The configuration as composed, without the node `hydra`: what `config.yaml` records.
+    pub fn job(&self) -> Node {
+        let mut job = self.root.clone();
+        if let Value::Map(map) = &mut job.value {
+            map.shift_remove("hydra");
+        }
+        job
+    }
+
+    /// Sets a value from the program, for what is known only after composition
+    /// (`hydra.runtime.output_dir`, `hydra.job.num`).
+    pub fn set(&mut self, path: &str, value: Value) {
+        hydra::set(&mut self.root, path, value);
+    }
+
+    /// The arguments that are not about Hydra's settings, as the user wrote them.
+    pub fn overrides(&self) -> Vec<&str> {
+        let task = self.overrides.iter().filter(|given| !given.is_hydra());
+        task.map(|given| &*given.text).collect()
+    }
+
+    /// What was chosen for each group, by override key (`model`, `model@teacher`).
+    pub fn choices(&self) -> &IndexMap<String, Option<String>> {
+        &self.choices
+    }
+
+    /// The files in merge order: the final defaults list.
+    pub fn files(&self) -> &[MergedFile] {
+        &self.files
+    }
+
+    /// What the user should know although it is not an error.
+    pub fn warnings(&self) -> Vec<String> {
+        self.environment.warnings()
+    }
+}
+
+/// A dotted path as steps; numbers are indices where the tree has a list.
+pub(crate) fn as_path(root: &Node, path: &str) -> Path {
+    let mut steps = Path::new();
+    let mut here = Some(root);
+    for name in path.split('.').filter(|name| !name.is_empty()) {
+        let is_list = here.is_some_and(|node| node.as_list().is_some());
+        let kind = if is_list {
+            KeyKind::Integer
+        } else {
+            KeyKind::Text
+        };
+        steps.push(Key::new(name, kind));
+        here = here.and_then(|node| node.child(name));
+    }
+    steps
+}

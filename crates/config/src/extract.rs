@@ -1,0 +1,340 @@
+//! From a composed tree to typed configs.
+//!
+//! A [`Section`] is a part of a composition. [`Section::extract`] resolves it, checks it against
+//! the schema of the type (all problems at once), and lets figment fill the type: one provider for
+//! each file, argument and variable, so that figment's metadata names the true source.
+
+use std::collections::BTreeMap;
+
+use figment::value::{Dict, Map as FigmentMap, Value as Figure};
+use figment::{Figment, Metadata, Profile, Provider};
+use indexmap::IndexMap;
+use schemars::{JsonSchema, Schema, schema_for};
+use serde::de::DeserializeOwned;
+use serde_json::Value as Json;
+
+use crate::composition::Composition;
+use crate::diagnostic::{Diagnostic, Diagnostics};
+use crate::interpolation::resolve::Missing;
+use crate::origin::{Origin, Place};
+use crate::schema;
+use crate::value::{Map, Node, Value};
+
+/// A part of a composed configuration: a path, and what it configures.
+#[derive(Clone)]
+pub struct Section<'a> {
+    composition: &'a Composition,
+    path: String,
+    subject: Option<String>,
+}
+
+impl Composition {
+    /// The part at a dotted path; the empty path is the whole configuration.
+    pub fn section(&self, path: &str) -> Section<'_> {
+        Section {
+            composition: self,
+            path: path.to_string(),
+            subject: None,
+        }
+    }
+
+    /// Extracts the typed config at a dotted path.
+    pub fn extract<T: DeserializeOwned + JsonSchema>(&self, path: &str) -> Result<T, Diagnostics> {
+        self.section(path).extract()
+    }
+}
+
+impl<'a> Section<'a> {
+    /// Names what the section configures, for messages: ``optimizer `adamw.AdamW` ``.
+    pub fn describe(mut self, subject: impl Into<String>) -> Self {
+        self.subject = Some(subject.into());
+        self
+    }
+
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    pub fn composition(&self) -> &'a Composition {
+        self.composition
+    }
+
+    /// The part below one key.
+    pub fn section(&self, key: &str) -> Section<'a> {
+        Section {
+            composition: self.composition,
+            path: schema::join(&self.path, key),
+            subject: None,
+        }
+    }
+
+    /// The node as composed, if there is one.
+    pub fn node(&self) -> Option<&'a Node> {
+        self.composition.get(&self.path)
+    }
+
+    /// A problem with this section that only the caller can see.
+    pub fn error(&self, message: impl Into<String>) -> Diagnostic {
+        Diagnostic::new(message).at(&self.origin())
+    }
+
+    /// The section's text value, resolved: for `type` and other names.
+    pub fn text(&self) -> Result<String, Diagnostics> {
+        let node = self.resolved()?;
+        match &node.value {
+            Value::Str(text) if !node.is_missing() => Ok(text.clone()),
+            _ if node.is_missing() || self.node().is_none() => Err(self
+                .error(format!("`{}` must be given", self.path))
+                .label(format!("give it as {}=VALUE", self.path))
+                .into()),
+            _ => Err(Diagnostic::new(format!("`{}` must be text", self.path))
+                .at(&node.origin)
+                .label(format!("this is {}", node.describe()))
+                .into()),
+        }
+    }
+
+    /// Checks the section against the schema of `T`, and extracts it. A section that is absent or
+    /// null counts as an empty mapping.
+    pub fn extract<T: DeserializeOwned + JsonSchema>(&self) -> Result<T, Diagnostics> {
+        let schema = schema_for!(T);
+        let node = self.checked(&schema)?;
+        extract_from(&node, &schema, &self.path)
+    }
+
+    /// The section, resolved and checked against a schema.
+    pub fn checked(&self, schema: &Schema) -> Result<Node, Diagnostics> {
+        let node = self.resolved()?;
+        schema::check(&node, schema, &self.path, self.subject.as_deref())?;
+        Ok(node)
+    }
+
+    fn resolved(&self) -> Result<Node, Diagnostics> {
+        let empty = || Ok(Node::new(Value::Map(Map::new()), self.origin()));
+        match self.node() {
+            None => empty(),
+            Some(node) if node.is_null() => empty(),
+            Some(_) if self.path.is_empty() => self.composition.resolve(Missing::Keep),
+            Some(_) => self.composition.resolved(&self.path, Missing::Keep),
+        }
+    }
+
+    /// Where the section, or the nearest part around it, was written.
+    fn origin(&self) -> Origin {
+        let mut path = self.path.as_str();
+        loop {
+            if let Some(node) = self.composition.get(path) {
+                return node.origin.at_key();
+            }
+            match path.rsplit_once('.') {
+                Some((parent, _)) => path = parent,
+                None => return self.composition.tree().origin.clone(),
+            }
+        }
+    }
+}
+
+fn extract_from<T: DeserializeOwned>(
+    node: &Node,
+    schema: &Schema,
+    path: &str,
+) -> Result<T, Diagnostics> {
+    const ROOT: &str = "value";
+    // A figment is a dictionary; the node becomes its one entry.
+    let mut sources: IndexMap<String, Source> = IndexMap::new();
+    let mut keys = vec![ROOT.to_string()];
+    spread(
+        node,
+        Some((schema.as_value(), schema.as_value())),
+        &mut keys,
+        &mut sources,
+    );
+    let figment = sources
+        .into_values()
+        .fold(Figment::new(), |figment, source| figment.merge(source));
+    figment.extract_inner(ROOT).map_err(|error| {
+        let mut problems = Diagnostics::new();
+        for one in error {
+            // The path figment gives starts at the figment's root or at the value.
+            let keys: Vec<&str> = one
+                .path
+                .iter()
+                .map(String::as_str)
+                .skip_while(|key| *key == ROOT)
+                .collect();
+            let here = keys.join(".");
+            let origin = node.get(&here).map_or(&node.origin, |node| &node.origin);
+            let full = match (path, here.as_str()) {
+                (path, "") => path.to_string(),
+                (path, here) => schema::join(path, here),
+            };
+            problems.push(Diagnostic::new(format!("`{full}`: {}", one.kind)).at(origin));
+        }
+        problems
+    })
+}
+
+/// What one file, argument or variable contributes.
+struct Source {
+    metadata: Metadata,
+    data: Dict,
+}
+
+impl Provider for Source {
+    fn metadata(&self) -> Metadata {
+        self.metadata.clone()
+    }
+
+    fn data(&self) -> Result<FigmentMap<Profile, Dict>, figment::Error> {
+        Ok(BTreeMap::from([(Profile::Default, self.data.clone())]))
+    }
+}
+
+impl Source {
+    fn of(origin: &Origin) -> Self {
+        let metadata = match &origin.place {
+            Place::File(layer) => {
+                let path = std::path::Path::new(&layer.file.path);
+                Metadata::from(layer.file.path.clone(), path)
+            }
+            Place::Argument(text) => Metadata::from("command line", text.to_string()),
+            Place::Environment(name) => Metadata::from("environment variable", name.to_string()),
+            Place::Default => Metadata::named("default"),
+        };
+        Source {
+            metadata: metadata.interpolater(|_, keys| keys.get(1..).unwrap_or_default().join(".")),
+            data: Dict::new(),
+        }
+    }
+}
+
+/// A schema, and the root that its references start from.
+type InSchema<'s> = Option<(&'s Json, &'s Json)>;
+
+/// Hands every scalar, list and empty mapping to the source that wrote it.
+fn spread(
+    node: &Node,
+    schema: InSchema<'_>,
+    keys: &mut Vec<String>,
+    sources: &mut IndexMap<String, Source>,
+) {
+    if let Value::Map(map) = &node.value {
+        if !map.is_empty() && !is_ordered(schema) {
+            for (key, child) in map {
+                keys.push(key.to_string());
+                spread(child, property(schema, key.as_str()), keys, sources);
+                keys.pop();
+            }
+            return;
+        }
+    }
+    let source = sources
+        .entry(place_name(&node.origin.place))
+        .or_insert_with(|| Source::of(&node.origin));
+    let Some((last, parents)) = keys.split_last() else {
+        return;
+    };
+    let mut data = &mut source.data;
+    for key in parents {
+        let entry = data
+            .entry(key.clone())
+            .or_insert_with(|| Figure::from(Dict::new()));
+        match entry {
+            Figure::Dict(_, inner) => data = inner,
+            // Cannot be: a path is a mapping or a leaf, not both.
+            _ => return,
+        }
+    }
+    data.insert(last.clone(), figure(node, schema));
+}
+
+fn place_name(place: &Place) -> String {
+    match place {
+        Place::File(layer) => format!("file {}", layer.file.path),
+        Place::Argument(text) => format!("argument {text}"),
+        Place::Environment(name) => format!("variable {name}"),
+        Place::Default => "default".to_string(),
+    }
+}
+
+fn figure(node: &Node, schema: InSchema<'_>) -> Figure {
+    match &node.value {
+        Value::Null => Figure::from(figment::value::Empty::None),
+        Value::Bool(value) => Figure::from(*value),
+        Value::Int(value) => i64::try_from(*value)
+            .map(Figure::from)
+            .or_else(|_| u64::try_from(*value).map(Figure::from))
+            .unwrap_or_else(|_| Figure::from(*value)),
+        Value::Float(value) => Figure::from(*value),
+        Value::Str(text) => Figure::from(text.as_str()),
+        Value::List(items) => {
+            let figures: Vec<Figure> = items
+                .iter()
+                .map(|item| figure(item, item_schema(schema)))
+                .collect();
+            Figure::from(figures)
+        }
+        // figment sorts the keys of a dictionary; pairs keep their order.
+        Value::Map(map) if is_ordered(schema) => {
+            let pairs: Vec<Figure> = map
+                .iter()
+                .map(|(key, child)| {
+                    let value = figure(child, property(schema, key.as_str()));
+                    Figure::from(vec![Figure::from(key.as_str()), value])
+                })
+                .collect();
+            Figure::from(pairs)
+        }
+        Value::Map(map) => {
+            let dict: Dict = map
+                .iter()
+                .map(|(key, child)| {
+                    let value = figure(child, property(schema, key.as_str()));
+                    (key.to_string(), value)
+                })
+                .collect();
+            Figure::from(dict)
+        }
+    }
+}
+
+/// The schemas that a value may have: the alternatives and parts of a schema, references followed.
+fn alternatives<'s>(schema: InSchema<'s>, depth: usize) -> Vec<&'s Json> {
+    let Some((root, schema)) = schema else {
+        return Vec::new();
+    };
+    let schema = schema::follow(root, schema);
+    let mut all = vec![schema];
+    if depth < 5 {
+        if let Some(object) = schema.as_object() {
+            for keyword in ["anyOf", "oneOf", "allOf"] {
+                for part in schema::list(object, keyword) {
+                    all.extend(alternatives(Some((root, part)), depth + 1));
+                }
+            }
+        }
+    }
+    all
+}
+
+fn is_ordered(schema: InSchema<'_>) -> bool {
+    alternatives(schema, 0)
+        .iter()
+        .any(|schema| schema.get(crate::ordered::MARK) == Some(&Json::Bool(true)))
+}
+
+fn property<'s>(schema: InSchema<'s>, key: &str) -> InSchema<'s> {
+    let root = schema?.0;
+    alternatives(schema, 0).into_iter().find_map(|schema| {
+        let own = schema.get("properties").and_then(|own| own.get(key));
+        own.or_else(|| schema.get("additionalProperties").filter(|o| o.is_object()))
+            .map(|found| (root, found))
+    })
+}
+
+fn item_schema(schema: InSchema<'_>) -> InSchema<'_> {
+    let root = schema?.0;
+    alternatives(schema, 0)
+        .into_iter()
+        .find_map(|schema| Some((root, schema.get("items")?)))
+}
