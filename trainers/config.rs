@@ -56,14 +56,6 @@ pub struct TrainerConfig {
     #[serde(default)]
     #[schemars(range(min = 0.0))]
     pub max_grad_norm: Option<f64>,
-    /// Adds this times the squared log-sum-exp of the logits to the loss of each token.
-    #[serde(default)]
-    #[schemars(range(min = 0.0))]
-    pub z_loss: f64,
-    /// Share of the target's probability that is spread over the vocabulary.
-    #[serde(default)]
-    #[schemars(range(min = 0.0, max = 1.0))]
-    pub label_smoothing: f64,
     /// What changes the weights.
     pub optimizer: OptimizerConfig,
     /// How the learning rate changes over the run.

@@ -14,7 +14,7 @@ use tt_metrics::{Metrics, StepRecord, ValRecord};
 use tt_models::Model;
 use tt_nn::ParamTree;
 use tt_optimizers::{Optimizer, Schedule};
-use tt_tensor::{Device, Seed, Tape};
+use tt_tensor::{Device, Seed};
 
 use crate::Trainer;
 use crate::config::TrainerConfig;
@@ -140,17 +140,15 @@ impl Run {
         } = job;
         check(&config, &data, &*model)?;
         let total = config.max_steps.unwrap_or(u64::MAX);
-        let mut training = Training {
+        let mut training = Training::new(
             model,
-            params,
             optimizer,
-            schedule: Schedule::new(&config.lr_scheduler, total),
-            max_grad_norm: config.max_grad_norm,
+            params,
+            Schedule::new(&config.lr_scheduler, total),
+            config.max_grad_norm,
+            Seed::new(seed),
             device,
-            seed: Seed::new(seed),
-            step: 0,
-            tape: Tape::new(),
-        };
+        );
         let tokenizer_files = write_tokenizer(&data, &run_dir)?;
         let mut run_state = (0, None);
         if let Some(checkpoint) = &resume {

@@ -8,12 +8,19 @@ use tt_tensor::{CrossEntropyParams, fused};
 
 use crate::device_batch::DeviceBatch;
 use crate::error::Result;
-use crate::{IGNORE, Loss, Trainer, TrainerConfig};
+use crate::{IGNORE, Loss, Trainer};
 
-/// `trainer.kwargs` of `lm_trainer.LMTrainer`: none.
+/// `trainer.kwargs` of `lm_trainer.LMTrainer`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct LMTrainerOptions {}
+#[serde(deny_unknown_fields, default)]
+pub struct LMTrainerOptions {
+    /// Share of the target's probability that is spread over the vocabulary.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub label_smoothing: f64,
+    /// Adds this times the squared log-sum-exp of the logits to the loss of each token.
+    #[schemars(range(min = 0.0))]
+    pub z_loss: f64,
+}
 
 /// `lm_trainer.LMTrainer`.
 pub struct LMTrainer {
@@ -21,12 +28,13 @@ pub struct LMTrainer {
 }
 
 impl LMTrainer {
-    pub fn new(config: &TrainerConfig) -> Self {
+    /// Label smoothing and z-loss are as in [`CrossEntropyParams`]; 0 is off.
+    pub fn new(label_smoothing: f64, z_loss: f64) -> Self {
         Self {
             cross_entropy: CrossEntropyParams {
                 ignore_index: IGNORE,
-                label_smoothing: config.label_smoothing as f32,
-                z_loss: config.z_loss as f32,
+                label_smoothing: label_smoothing as f32,
+                z_loss: z_loss as f32,
             },
         }
     }

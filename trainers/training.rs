@@ -29,7 +29,7 @@ pub struct Training {
     /// Optimizer steps done.
     pub step: u64,
     /// Kept from step to step, so that recording does not allocate.
-    pub(crate) tape: Tape,
+    tape: Tape,
 }
 
 /// Sums over the micro-batches of a step, on the device.
@@ -52,6 +52,29 @@ pub struct StepOutput {
 }
 
 impl Training {
+    /// A run at its first step.
+    pub fn new(
+        model: Arc<dyn Model>,
+        optimizer: Box<dyn Optimizer>,
+        params: ParamTree,
+        schedule: Schedule,
+        max_grad_norm: Option<f64>,
+        seed: Seed,
+        device: Device,
+    ) -> Self {
+        Self {
+            model,
+            params,
+            optimizer,
+            schedule,
+            max_grad_norm,
+            device,
+            seed,
+            step: 0,
+            tape: Tape::new(),
+        }
+    }
+
     /// Runs `loss` forward and backward on each micro-batch and adds up gradients and sums.
     pub fn accumulate(
         &mut self,
