@@ -1,0 +1,178 @@
+//! The front door of the data side: a config in, batches out.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tt_data::{
+    Cursor, DataConfig, DataError, Dataset, Order, Shard, Source, Tokenizer, cache_folder,
+};
+
+use crate::baselines::{Baselines, Bigrams, unigram_nats};
+use crate::{Batch, BatchShape, Collator, Loader, build};
+
+/// Tokens of the training split that the bigram baseline counts.
+const BIGRAM_TOKENS: usize = 1 << 18;
+/// The order of validation, and of the sample for baselines, whatever the run's seed.
+const FIXED_SEED: u64 = 0;
+
+/// What a pipeline takes besides its config.
+#[derive(Debug, Clone)]
+pub struct PipelineOptions {
+    /// Decides the order of the training data.
+    pub seed: u64,
+    /// Rows of a batch.
+    pub micro_batch_size: usize,
+    /// Passes over the training data; endless if `None`.
+    pub num_epochs: Option<u64>,
+    /// This process's share of the training data.
+    pub shard: Shard,
+    /// Where a trained tokenizer is kept.
+    pub cache: Option<PathBuf>,
+}
+
+impl Default for PipelineOptions {
+    fn default() -> Self {
+        Self {
+            seed: 0,
+            micro_batch_size: 4,
+            num_epochs: None,
+            shard: Shard::default(),
+            cache: cache_folder(),
+        }
+    }
+}
+
+/// Data, ready to be trained on.
+pub struct Pipeline {
+    config: DataConfig,
+    options: PipelineOptions,
+    dataset: Dataset,
+    tokenizer: Arc<Tokenizer>,
+    collator: Arc<dyn Collator>,
+    validation: Vec<Batch>,
+}
+
+impl Pipeline {
+    /// Opens the data and makes the validation batches, so that what is wrong with the data shows
+    /// before training starts.
+    pub fn open(config: &DataConfig, options: &PipelineOptions) -> Result<Self, DataError> {
+        for (key, value, least) in [
+            ("data.sequence_length", config.sequence_length, 2),
+            ("data.num_val_blocks", config.num_val_blocks, 1),
+            ("trainer.micro_batch_size", options.micro_batch_size, 1),
+        ] {
+            if value < least {
+                let message = format!("{value} is under {least}");
+                return Err(DataError::BadValue { key, message });
+            }
+        }
+        let dataset = Dataset::open(config)?;
+        let cache = options.cache.as_deref();
+        let tokenizer = Tokenizer::open(&config.tokenizer, dataset.train.as_ref(), cache)?;
+        let tokenizer = Arc::new(tokenizer);
+        let collator = Arc::from(build(&config.collator, &tokenizer)?);
+        let mut pipeline = Self {
+            config: config.clone(),
+            options: options.clone(),
+            dataset,
+            tokenizer,
+            collator,
+            validation: Vec::new(),
+        };
+        pipeline.validation = pipeline.read_validation()?;
+        Ok(pipeline)
+    }
+
+    /// Tokens in a row of a batch.
+    pub fn sequence_length(&self) -> usize {
+        self.config.sequence_length
+    }
+
+    pub fn tokenizer(&self) -> &Arc<Tokenizer> {
+        &self.tokenizer
+    }
+
+    /// The training batches from `cursor` on, or from the start.
+    pub fn train(&self, cursor: Option<Cursor>) -> Result<Loader, DataError> {
+        let PipelineOptions {
+            seed,
+            shard,
+            num_epochs,
+            ..
+        } = self.options;
+        let order = Order::new(seed, shard, self.dataset.train.num_rows())?;
+        self.loader(
+            &self.dataset.train,
+            order,
+            cursor.unwrap_or_default(),
+            num_epochs,
+        )
+    }
+
+    /// The validation batches: the same for every seed, rank and step. Rows beyond
+    /// `data.num_val_blocks` are padding.
+    pub fn validation(&self) -> &[Batch] {
+        &self.validation
+    }
+
+    /// What a model has to beat on the validation batches.
+    pub fn baselines(&self) -> Result<Baselines, DataError> {
+        let vocab_size = self.tokenizer.vocab_size();
+        let train = &self.dataset.train;
+        let order = Order::new(FIXED_SEED, Shard::default(), train.num_rows())?;
+        let mut loader = self.loader(train, order, Cursor::default(), Some(1))?;
+        let mut bigrams = Bigrams::new(vocab_size);
+        let tokens_per_batch = self.options.micro_batch_size * self.config.sequence_length;
+        for _ in 0..BIGRAM_TOKENS.div_ceil(tokens_per_batch) {
+            let Some(batch) = loader.next_batch()? else {
+                break;
+            };
+            bigrams.add(&batch);
+            loader.recycle(batch);
+        }
+        Ok(Baselines {
+            unigram_nats: unigram_nats(&self.validation, vocab_size),
+            bigram_nats: bigrams.nats(&self.validation),
+        })
+    }
+
+    fn read_validation(&self) -> Result<Vec<Batch>, DataError> {
+        let source = &self.dataset.validation;
+        let order = Order::new(FIXED_SEED, Shard::default(), source.num_rows())?;
+        let mut loader = self.loader(source, order, Cursor::default(), Some(1))?;
+        let mut batches = Vec::new();
+        let mut missing = self.config.num_val_blocks;
+        while missing > 0 {
+            let rows = missing.min(self.options.micro_batch_size);
+            let Some(batch) = loader.next_batch_of(rows)? else {
+                break;
+            };
+            batches.push(batch);
+            missing -= rows;
+        }
+        Ok(batches)
+    }
+
+    fn loader(
+        &self,
+        source: &Arc<dyn Source>,
+        order: Order,
+        cursor: Cursor,
+        num_epochs: Option<u64>,
+    ) -> Result<Loader, DataError> {
+        let shape = BatchShape {
+            rows: self.options.micro_batch_size,
+            seq_len: self.config.sequence_length,
+            pad_id: self.tokenizer.pad_id(),
+        };
+        Loader::new(
+            Arc::clone(source),
+            order,
+            Arc::clone(&self.collator),
+            shape,
+            cursor,
+            num_epochs,
+            self.config.num_workers,
+        )
+    }
+}

@@ -1,0 +1,70 @@
+//! `tokenize.TokenizeCollator`: text to tokens, each document with the end of text after it.
+
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use tt_data::{DataError, Row, Tokenizer, typed_kwargs};
+
+use crate::{Collator, Example, Layout};
+
+/// `data.collator.kwargs` of `tokenize.TokenizeCollator`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct TokenizeConfig {
+    /// Whether documents are packed: rows are filled to the last token, a document going on in the
+    /// next row where it does not fit. Otherwise a row is one document, cut off or padded.
+    pub packing: bool,
+    /// The column that holds the text.
+    pub text_field: String,
+}
+
+impl Default for TokenizeConfig {
+    fn default() -> Self {
+        Self {
+            packing: true,
+            text_field: "text".to_owned(),
+        }
+    }
+}
+
+/// Turns a column of text into tokens to predict.
+pub struct TokenizeCollator {
+    config: TokenizeConfig,
+    tokenizer: Arc<Tokenizer>,
+}
+
+impl TokenizeCollator {
+    pub fn new(config: TokenizeConfig, tokenizer: Arc<Tokenizer>) -> Self {
+        Self { config, tokenizer }
+    }
+
+    pub(crate) fn build(
+        kwargs: &Map<String, Value>,
+        tokenizer: &Arc<Tokenizer>,
+    ) -> Result<Box<dyn Collator>, DataError> {
+        let config = typed_kwargs("data.collator.kwargs", kwargs)?;
+        Ok(Box::new(Self::new(config, Arc::clone(tokenizer))))
+    }
+}
+
+impl Collator for TokenizeCollator {
+    fn layout(&self) -> Layout {
+        if self.config.packing {
+            Layout::Packed
+        } else {
+            Layout::Padded
+        }
+    }
+
+    fn encode(&self, row: &Row, example: &mut Example) -> Result<(), DataError> {
+        let text = row.text(&self.config.text_field)?;
+        self.tokenizer.encode_into(text, &mut example.input_ids)?;
+        example.input_ids.push(self.tokenizer.eos_id());
+        example
+            .labels
+            .extend(example.input_ids.iter().map(|&id| i64::from(id)));
+        Ok(())
+    }
+}

@@ -1,0 +1,129 @@
+//! The group `data`: what to train on, and how it becomes batches.
+//!
+//! Each field's comment is its documentation; the config reference is generated from it.
+
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::error::DataError;
+
+/// What to train on, and how it becomes batches.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct DataConfig {
+    /// The data set.
+    pub dataset: DatasetConfig,
+    /// Files of the data set `text`: a path, or a glob such as `books/**/*.txt`.
+    pub path: Option<String>,
+    /// Files that hold the validation split, as `path`. Without it, `val_fraction` of the
+    /// documents of `path` are held out.
+    pub val_path: Option<String>,
+    /// The part of the documents held out for validation, chosen by a hash of their content, so
+    /// that equal documents are on the same side.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub val_fraction: f64,
+    /// Blocks of `sequence_length` tokens in a validation; fewer if the split has fewer.
+    #[schemars(range(min = 1))]
+    pub num_val_blocks: usize,
+    /// Tokens in a row of a batch.
+    #[schemars(range(min = 2))]
+    pub sequence_length: usize,
+    /// The tokenizer.
+    pub tokenizer: TokenizerConfig,
+    /// What turns rows of the data set into rows of a batch.
+    pub collator: CollatorConfig,
+    /// Threads that read and tokenise ahead of training; 0 does it in the training loop.
+    /// Batches are the same for any number.
+    pub num_workers: usize,
+}
+
+impl Default for DataConfig {
+    fn default() -> Self {
+        Self {
+            dataset: DatasetConfig::default(),
+            path: None,
+            val_path: None,
+            val_fraction: 0.05,
+            num_val_blocks: 64,
+            sequence_length: 256,
+            tokenizer: TokenizerConfig::default(),
+            collator: CollatorConfig::default(),
+            num_workers: 1,
+        }
+    }
+}
+
+/// The data set.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct DatasetConfig {
+    /// `stories` (made by the program, endless) or `text` (the files of `data.path`).
+    pub url: String,
+    /// Options of the data set, by name.
+    pub kwargs: Map<String, Value>,
+}
+
+impl Default for DatasetConfig {
+    fn default() -> Self {
+        Self {
+            url: "stories".to_owned(),
+            kwargs: Map::new(),
+        }
+    }
+}
+
+/// The tokenizer: a given one (`path`), else one trained on the data (`vocab_size`).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct TokenizerConfig {
+    /// A `tokenizer.json`, or a folder with one. Without it, a byte-level BPE tokenizer is trained
+    /// on the data at the first run and kept in the user's cache folder.
+    pub path: Option<String>,
+    /// Tokens of the tokenizer to train, with its 256 bytes and `<|endoftext|>`.
+    #[schemars(range(min = 257))]
+    pub vocab_size: usize,
+    /// The token that ends a document. Without it, the one that `tokenizer_config.json` names.
+    pub eos_token: Option<String>,
+}
+
+impl Default for TokenizerConfig {
+    fn default() -> Self {
+        Self {
+            path: None,
+            vocab_size: 1024,
+            eos_token: None,
+        }
+    }
+}
+
+/// What turns rows into batches.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct CollatorConfig {
+    /// The collator's name: `file.Type`.
+    pub r#type: String,
+    /// Options of the collator, by name.
+    pub kwargs: Map<String, Value>,
+}
+
+impl Default for CollatorConfig {
+    fn default() -> Self {
+        Self {
+            r#type: "tokenize.TokenizeCollator".to_owned(),
+            kwargs: Map::new(),
+        }
+    }
+}
+
+/// Options by name, as the type that `T` says. Errors: an unknown name or a wrong type.
+pub fn typed_kwargs<T: DeserializeOwned>(
+    key: &'static str,
+    kwargs: &Map<String, Value>,
+) -> Result<T, DataError> {
+    serde_json::from_value(Value::Object(kwargs.clone())).map_err(|error| DataError::BadValue {
+        key,
+        message: error.to_string(),
+    })
+}

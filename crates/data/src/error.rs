@@ -1,0 +1,85 @@
+//! What can be wrong with data, each variant carrying what the user needs to find it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+/// An error of the data side. Paths and offsets are the user's own, so that he can go there.
+#[derive(Debug, Error)]
+pub enum DataError {
+    #[error("unknown data set `{url}` (data.dataset.url); known: {}", .known.join(", "))]
+    UnknownDataset { url: String, known: Vec<String> },
+
+    #[error("unknown collator `{name}` (data.collator.type); known: {}", .known.join(", "))]
+    UnknownCollator { name: String, known: Vec<String> },
+
+    #[error(
+        "data set `{url}` needs `data.path`: a text file or a glob such as `data.path='books/*.txt'`"
+    )]
+    MissingPath { url: String },
+
+    #[error("`{key}`: {message}")]
+    BadValue { key: &'static str, message: String },
+
+    #[error("`{key}`: no such file: {path}")]
+    NoSuchFile { key: &'static str, path: PathBuf },
+
+    #[error("`{key}`: no file matches {pattern}")]
+    NoMatch { key: &'static str, pattern: String },
+
+    #[error("`{key}`: {path} is a folder; name its files, for example {path}/*.txt")]
+    IsFolder { key: &'static str, path: PathBuf },
+
+    #[error("{path}: {source}")]
+    Io { path: PathBuf, source: io::Error },
+
+    #[error("{path}: not UTF-8: invalid byte at offset {offset}")]
+    InvalidUtf8 { path: PathBuf, offset: u64 },
+
+    #[error("{path}: changed while in use; start the run again")]
+    FileChanged { path: PathBuf },
+
+    #[error("no data: {what} has no documents")]
+    Empty { what: String },
+
+    #[error(
+        "{what} has one document only, so none is left for validation; \
+         set `data.val_path`, or split it with `data.dataset.kwargs.separator`"
+    )]
+    NoValidation { what: String },
+
+    #[error("{rows} rows cannot be shared among {world} ranks")]
+    FewerRowsThanRanks { rows: u64, world: u64 },
+
+    #[error("{at}: no field `{field}`; the row has: {}", .fields.join(", "))]
+    MissingField {
+        at: String,
+        field: String,
+        fields: Vec<String>,
+    },
+
+    #[error("{at}: field `{field}` is not a string")]
+    NotText { at: String, field: String },
+
+    #[error("the data position to resume from ({cursor}) is not in this data; has it changed?")]
+    CursorOutsideData { cursor: String },
+
+    #[error("tokenizer {path}: {message}")]
+    Tokenizer { path: PathBuf, message: String },
+
+    #[error(
+        "tokenizer {path} names no end-of-text token; set `data.tokenizer.eos_token` to the one it has"
+    )]
+    NoEndOfText { path: PathBuf },
+
+    #[error("data worker panicked: {message}")]
+    WorkerPanicked { message: String },
+}
+
+impl DataError {
+    pub(crate) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Io { path, source }
+    }
+}

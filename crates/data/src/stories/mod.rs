@@ -1,0 +1,159 @@
+//! The data set `stories`: short English stories, sums and look-ups, made by the program, without end.
+//!
+//! Row `i` is a pure function of (`seed`, split, `i`). The run's own seed decides the order only, so
+//! the validation split is the same for every run.
+//!
+//! **No leak.** What a row is about is its *subject*: hero, place and object of a story; each sum;
+//! the whole list and question of a look-up. A hash of the subject alone, the same for every seed,
+//! reserves one in sixteen for validation. A row is drawn again until its subject is on its side,
+//! so no subject, and hence no row, is in both splits.
+
+mod cast;
+mod plots;
+mod tasks;
+mod words;
+
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use self::cast::{Cast, Leads};
+use self::plots::{OPENINGS, PLOTS};
+use self::tasks::{LookUp, Sum};
+use crate::config::{DataConfig, typed_kwargs};
+use crate::error::DataError;
+use crate::mix::{Rng, mix_all};
+use crate::source::{Dataset, Location, Row, Source};
+
+/// `data.dataset.kwargs` of `stories`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct StoriesConfig {
+    /// Which stories there are. The order in which a run reads them follows the run's seed.
+    pub seed: u64,
+}
+
+const SUMS_PER_ROW: usize = 4;
+const RESERVED_ONE_IN: u64 = 16;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Split {
+    Train,
+    Validation,
+}
+
+pub(crate) struct Stories {
+    seed: u64,
+    split: Split,
+}
+
+/// What a row is about.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Subject {
+    Story(Leads),
+    Sum(Sum),
+    LookUp(LookUp),
+}
+
+impl Subject {
+    fn split(&self) -> Split {
+        let hash = match self {
+            Self::Story(leads) => mix_all(&[
+                0,
+                leads.hero as u64,
+                leads.place as u64,
+                leads.object as u64,
+            ]),
+            Self::Sum(sum) => mix_all(&[1, u64::from(sum.plus), sum.left, sum.right]),
+            Self::LookUp(look_up) => {
+                let entries = look_up
+                    .entries
+                    .iter()
+                    .flat_map(|&(k, o)| [k as u64, o as u64]);
+                let head = [2, u64::from(look_up.people), look_up.asked as u64];
+                mix_all(&head.into_iter().chain(entries).collect::<Vec<_>>())
+            }
+        };
+        if hash.is_multiple_of(RESERVED_ONE_IN) {
+            Split::Validation
+        } else {
+            Split::Train
+        }
+    }
+}
+
+impl Stories {
+    pub(crate) fn open(config: &DataConfig) -> Result<Dataset, DataError> {
+        let StoriesConfig { seed } = typed_kwargs("data.dataset.kwargs", &config.dataset.kwargs)?;
+        let split = |split| Arc::new(Self { seed, split });
+        Ok(Dataset {
+            train: split(Split::Train),
+            validation: split(Split::Validation),
+        })
+    }
+
+    /// Writes row `index` and gives its subjects.
+    fn write(&self, index: u64, text: &mut String) -> Vec<Subject> {
+        let mut rng = Rng::new(&[self.seed, self.split as u64, index]);
+        match rng.below(100) {
+            0..84 => {
+                let leads = self.draw(&mut rng, Leads::draw, Subject::Story);
+                let cast = Cast::draw(leads, &mut rng);
+                cast.tell(rng.pick(OPENINGS), text);
+                for beat in rng.pick(PLOTS) {
+                    text.push(' ');
+                    cast.tell(rng.pick(beat), text);
+                }
+                vec![Subject::Story(leads)]
+            }
+            84..92 => {
+                let mut subjects = Vec::with_capacity(SUMS_PER_ROW);
+                for i in 0..SUMS_PER_ROW {
+                    let sum = self.draw(&mut rng, Sum::draw, Subject::Sum);
+                    if i > 0 {
+                        text.push('\n');
+                    }
+                    sum.tell(text);
+                    subjects.push(Subject::Sum(sum));
+                }
+                subjects
+            }
+            _ => {
+                let look_up = self.draw(&mut rng, LookUp::draw, Subject::LookUp);
+                look_up.tell(text);
+                vec![Subject::LookUp(look_up)]
+            }
+        }
+    }
+
+    /// Draws until the subject is on this side.
+    fn draw<T: Clone>(
+        &self,
+        rng: &mut Rng,
+        draw: impl Fn(&mut Rng) -> T,
+        subject: impl Fn(T) -> Subject,
+    ) -> T {
+        loop {
+            let drawn = draw(rng);
+            if subject(drawn.clone()).split() == self.split {
+                return drawn;
+            }
+        }
+    }
+}
+
+impl Source for Stories {
+    fn num_rows(&self) -> Option<u64> {
+        None
+    }
+
+    fn read(&self, index: u64, row: &mut Row) -> Result<(), DataError> {
+        row.at = Location::Generated {
+            source: "stories",
+            index,
+        };
+        self.write(index, row.text_mut("text"));
+        Ok(())
+    }
+}

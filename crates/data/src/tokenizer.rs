@@ -1,0 +1,211 @@
+//! Text to tokens and back: any Hugging Face `tokenizer.json`, or one trained on the data.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::bpe::{Bpe, END_OF_TEXT};
+use crate::error::DataError;
+
+/// Files of a tokenizer, besides `tokenizer.json`, that `transformers` reads.
+const SIDE_FILES: &[&str] = &[
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+];
+
+/// A tokenizer, with the tokens that training needs to know.
+pub struct Tokenizer {
+    inner: tokenizers::Tokenizer,
+    /// The same model, faster and without large buffers, if we trained it.
+    bpe: Option<Bpe>,
+    /// Strings that the general tokenizer takes out of the text before it is split.
+    added_tokens: Vec<String>,
+    files: BTreeMap<String, Vec<u8>>,
+    path: PathBuf,
+    eos_id: u32,
+    pad_id: u32,
+    vocab_size: usize,
+}
+
+impl Tokenizer {
+    /// Reads a `tokenizer.json`, or the one in a folder, with the files beside it.
+    ///
+    /// A document ends with `eos_token` if given, else with the one in `tokenizer_config.json`,
+    /// else with `<|endoftext|>`. Errors name the file.
+    pub fn load(path: &Path, eos_token: Option<&str>) -> Result<Self, DataError> {
+        let path = if path.is_dir() {
+            path.join("tokenizer.json")
+        } else {
+            path.to_owned()
+        };
+        if !path.exists() {
+            let key = "data.tokenizer.path";
+            return Err(DataError::NoSuchFile { key, path });
+        }
+        let json = fs::read(&path).map_err(DataError::io(&path))?;
+        let mut files = BTreeMap::from([("tokenizer.json".to_owned(), json)]);
+        for name in SIDE_FILES {
+            let side_file = path.with_file_name(name);
+            if side_file.exists() {
+                let bytes = fs::read(&side_file).map_err(DataError::io(&side_file))?;
+                files.insert(name.to_string(), bytes);
+            }
+        }
+        Self::from_files(path, files, eos_token)
+    }
+
+    /// A byte-level BPE tokenizer of `vocab_size` tokens, learned from texts.
+    pub(crate) fn train<'a>(
+        texts: impl Iterator<Item = &'a str>,
+        vocab_size: usize,
+    ) -> Result<Self, DataError> {
+        let pretty = |json: Value| format!("{json:#}\n").into_bytes();
+        let files = BTreeMap::from([
+            (
+                "tokenizer.json".to_owned(),
+                pretty(Bpe::train(texts, vocab_size).to_json()),
+            ),
+            (
+                "tokenizer_config.json".to_owned(),
+                pretty(json!({
+                    "tokenizer_class": "PreTrainedTokenizerFast",
+                    "bos_token": END_OF_TEXT,
+                    "eos_token": END_OF_TEXT,
+                    "pad_token": END_OF_TEXT,
+                    "clean_up_tokenization_spaces": false,
+                })),
+            ),
+        ]);
+        Self::from_files(PathBuf::from("tokenizer.json"), files, None)
+    }
+
+    fn from_files(
+        path: PathBuf,
+        files: BTreeMap<String, Vec<u8>>,
+        eos_token: Option<&str>,
+    ) -> Result<Self, DataError> {
+        let bad = |message: String| DataError::Tokenizer {
+            path: path.clone(),
+            message,
+        };
+        let bytes = &files["tokenizer.json"];
+        let mut inner =
+            tokenizers::Tokenizer::from_bytes(bytes).map_err(|error| bad(error.to_string()))?;
+        // Length is the collator's business.
+        inner.with_padding(None);
+        inner
+            .with_truncation(None)
+            .map_err(|error| bad(error.to_string()))?;
+        let json: Value = serde_json::from_slice(bytes).map_err(|error| bad(error.to_string()))?;
+        let config: Value = match files.get("tokenizer_config.json") {
+            Some(bytes) => serde_json::from_slice(bytes)
+                .map_err(|error| bad(format!("tokenizer_config.json: {error}")))?,
+            None => Value::Null,
+        };
+        let id = |token: &str| {
+            inner
+                .token_to_id(token)
+                .ok_or_else(|| bad(format!("has no token `{token}`")))
+        };
+        let eos_id = match eos_token.or(special_token(&config, "eos_token")) {
+            Some(token) => id(token)?,
+            None => inner
+                .token_to_id(END_OF_TEXT)
+                .ok_or_else(|| DataError::NoEndOfText { path: path.clone() })?,
+        };
+        let pad_id = match special_token(&config, "pad_token") {
+            Some(token) => id(token)?,
+            None => eos_id,
+        };
+        let vocab_size = inner
+            .get_vocab(true)
+            .into_values()
+            .max()
+            .map_or(0, |id| id as usize + 1);
+        let added_tokens = inner.get_added_tokens_decoder();
+        Ok(Self {
+            bpe: Bpe::from_json(&json),
+            added_tokens: added_tokens
+                .into_values()
+                .map(|token| token.content)
+                .collect(),
+            inner,
+            files,
+            path,
+            eos_id,
+            pad_id,
+            vocab_size,
+        })
+    }
+
+    /// Appends the tokens of `text`. Nothing is put before or after it.
+    pub fn encode_into(&self, text: &str, ids: &mut Vec<u32>) -> Result<(), DataError> {
+        if let Some(bpe) = &self.bpe
+            && !self.added_tokens.iter().any(|token| text.contains(token))
+            && bpe.encode_into(text, ids)
+        {
+            return Ok(());
+        }
+        let encoding = self
+            .inner
+            .encode_fast(text, false)
+            .map_err(|error| self.bad(error))?;
+        ids.extend_from_slice(encoding.get_ids());
+        Ok(())
+    }
+
+    /// The tokens of `text`. Nothing is put before or after it.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, DataError> {
+        let mut ids = Vec::new();
+        self.encode_into(text, &mut ids)?;
+        Ok(ids)
+    }
+
+    /// The text of `ids`, without special tokens.
+    pub fn decode(&self, ids: &[u32]) -> Result<String, DataError> {
+        self.inner
+            .decode(ids, true)
+            .map_err(|error| self.bad(error))
+    }
+
+    /// The token that ends a document.
+    pub fn eos_id(&self) -> u32 {
+        self.eos_id
+    }
+
+    /// The token that fills up a row.
+    pub fn pad_id(&self) -> u32 {
+        self.pad_id
+    }
+
+    /// The highest token id, plus one: rows that an embedding needs.
+    pub fn vocab_size(&self) -> usize {
+        self.vocab_size
+    }
+
+    /// The files of this tokenizer as Hugging Face lays them out, by name, for a checkpoint.
+    pub fn files(&self) -> &BTreeMap<String, Vec<u8>> {
+        &self.files
+    }
+
+    /// The tokenizer underneath.
+    pub fn as_hf(&self) -> &tokenizers::Tokenizer {
+        &self.inner
+    }
+
+    fn bad(&self, error: tokenizers::Error) -> DataError {
+        DataError::Tokenizer {
+            path: self.path.clone(),
+            message: error.to_string(),
+        }
+    }
+}
+
+/// A token in `tokenizer_config.json`: a string, or an object with its `content`.
+fn special_token<'a>(config: &'a Value, key: &str) -> Option<&'a str> {
+    let value = &config[key];
+    value.as_str().or_else(|| value["content"].as_str())
+}

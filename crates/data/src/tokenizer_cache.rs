@@ -1,0 +1,128 @@
+//! The tokenizer of a data set: given, or trained on a sample of it at first use and kept.
+//!
+//! A trained tokenizer is a pure function of the sample and the vocabulary size, and a hash of
+//! these names its folder: `~/.cache/tpu-train/tokenizers/<hash>/` (`$XDG_CACHE_HOME` counts).
+//! Changed data makes another one. Files are written aside and renamed, so processes that train
+//! the same one at once do no harm. A cache that cannot be read or written costs seconds, not the run.
+
+use std::env;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::config::TokenizerConfig;
+use crate::error::DataError;
+use crate::order::permute;
+use crate::source::{Row, Source};
+use crate::tokenizer::Tokenizer;
+
+/// To be raised when training changes, so that old files are not taken for its result.
+const FORMAT: u64 = 1;
+/// Enough for every word of `stories` and the common ones of any text; trains in well under a second.
+const SAMPLE_BYTES: usize = 1 << 20;
+const SAMPLE_KEY: u64 = 0;
+
+/// The folder for what can be made again: `$XDG_CACHE_HOME/tpu-train`, else `~/.cache/tpu-train`.
+pub fn cache_folder() -> Option<PathBuf> {
+    let absolute = |name| {
+        env::var_os(name)
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+    };
+    let caches = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;
+    Some(caches.join("tpu-train"))
+}
+
+impl Tokenizer {
+    /// The tokenizer that `config` names, else the one of the training split `train`, kept in the
+    /// folder `cache`.
+    pub fn open(
+        config: &TokenizerConfig,
+        train: &dyn Source,
+        cache: Option<&Path>,
+    ) -> Result<Self, DataError> {
+        let eos_token = config.eos_token.as_deref();
+        if let Some(path) = &config.path {
+            return Self::load(Path::new(path), eos_token);
+        }
+        if config.vocab_size < 257 {
+            return Err(DataError::BadValue {
+                key: "data.tokenizer.vocab_size",
+                message: format!(
+                    "{} is under 257, the 256 bytes and the end of text",
+                    config.vocab_size
+                ),
+            });
+        }
+        let texts = sample(train)?;
+        let folder = cache.map(|cache| {
+            cache
+                .join("tokenizers")
+                .join(key(&texts, config.vocab_size))
+        });
+        if let Some(folder) = &folder
+            && let Ok(tokenizer) = Self::load(folder, None)
+        {
+            return Ok(tokenizer);
+        }
+        let tokenizer = Self::train(texts.iter().map(String::as_str), config.vocab_size)?;
+        if let Some(folder) = &folder {
+            let _ = tokenizer.save(folder);
+        }
+        Ok(tokenizer)
+    }
+
+    /// Writes the files of this tokenizer, each whole or not at all; `tokenizer.json` comes last.
+    pub fn save(&self, folder: &Path) -> Result<(), DataError> {
+        let write = |name: &String, bytes: &Vec<u8>| -> io::Result<()> {
+            let mut file = tempfile::NamedTempFile::new_in(folder)?;
+            file.write_all(bytes)?;
+            file.persist(folder.join(name))?;
+            Ok(())
+        };
+        fs::create_dir_all(folder).map_err(DataError::io(folder))?;
+        let (main, side): (Vec<_>, Vec<_>) = self
+            .files()
+            .iter()
+            .partition(|(name, _)| *name == "tokenizer.json");
+        for (name, bytes) in side.into_iter().chain(main) {
+            write(name, bytes).map_err(DataError::io(&folder.join(name)))?;
+        }
+        Ok(())
+    }
+}
+
+/// Rows from all over the source, the same at every run.
+fn sample(source: &dyn Source) -> Result<Vec<String>, DataError> {
+    let num_rows = source.num_rows();
+    let mut texts = Vec::new();
+    let mut bytes = 0;
+    let mut row = Row::default();
+    for index in 0..num_rows.unwrap_or(u64::MAX) {
+        let index = num_rows.map_or(index, |len| permute(SAMPLE_KEY, len, index));
+        source.read(index, &mut row)?;
+        for value in row.fields.values() {
+            if let Value::String(text) = value {
+                bytes += text.len();
+                texts.push(text.clone());
+            }
+        }
+        if bytes >= SAMPLE_BYTES {
+            break;
+        }
+    }
+    Ok(texts)
+}
+
+fn key(texts: &[String], vocab_size: usize) -> String {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&FORMAT.to_le_bytes());
+    hasher.update(&(vocab_size as u64).to_le_bytes());
+    for text in texts {
+        hasher.update(&(text.len() as u64).to_le_bytes());
+        hasher.update(text.as_bytes());
+    }
+    hasher.finalize().to_hex()[..32].to_owned()
+}
