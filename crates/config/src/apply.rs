@@ -181,17 +181,26 @@ fn child_mut<'n>(here: &'n mut Node, path: &Path) -> Result<&'n mut Node, Diagno
     node_mut(here, step).ok_or_else(|| Diagnostic::new("the key is gone").into())
 }
 
-fn no_such_key(here: &Node, name: &str, _path: &Path, change: &Override) -> Diagnostic {
-    let mut problem =
+/// `path` leads to the step that does not exist, named `name`.
+fn no_such_key(here: &Node, name: &str, path: &Path, change: &Override) -> Diagnostic {
+    let problem =
         Diagnostic::new(format!("there is no key `{}`", change.key)).at(&change.key_origin());
     let Some(map) = here.as_map() else {
-        return problem;
+        return problem.label(format!("it would be inside {}", here.describe()));
     };
-    let keys: Vec<&str> = map.keys().map(Key::as_str).collect();
-    match nearest(name, keys.iter().copied()) {
-        Some(near) => problem = problem.label(format!("did you mean `{near}`?")),
-        None => problem = problem.label(format!("`{name}` is not known")),
-    }
+    let keys: Vec<&str> = map
+        .keys()
+        .map(Key::as_str)
+        .filter(|key| path.len() > 1 || *key != "hydra")
+        .collect();
+    let problem = match nearest(name, keys.iter().copied()) {
+        Some(near) => {
+            let mut names: Vec<&str> = change.key.split('.').collect();
+            names[path.len() - 1] = near;
+            problem.label(format!("did you mean `{}`?", names.join(".")))
+        }
+        None => problem.label(format!("`{name}` is not known")),
+    };
     if keys.is_empty() || keys.len() > 40 {
         return problem;
     }
@@ -206,17 +215,17 @@ fn delete(root: &mut Node, change: &Override) -> Result<(), Diagnostics> {
     let Some(existing) = root.get(&change.key) else {
         return Err(absent().into());
     };
-    if let Some(expected) = change.node().filter(|node| !node.is_null()) {
-        if !is_same(existing, &expected) {
-            return Err(Diagnostic::new(format!(
-                "cannot delete `{}`: its value is {} and not {}",
-                change.key,
-                existing.brief(),
-                expected.brief()
-            ))
-            .at(&change.key_origin())
-            .into());
-        }
+    if let Some(expected) = change.node().filter(|node| !node.is_null())
+        && !is_same(existing, &expected)
+    {
+        return Err(Diagnostic::new(format!(
+            "cannot delete `{}`: its value is {} and not {}",
+            change.key,
+            existing.brief(),
+            expected.brief()
+        ))
+        .at(&change.key_origin())
+        .into());
     }
     let (parent, last) = match change.key.rsplit_once('.') {
         Some((parent, last)) => (parent, last),

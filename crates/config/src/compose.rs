@@ -114,7 +114,7 @@ impl Composer {
     pub(crate) fn repository(&self) -> Repository {
         let mut sources = vec![hydra::source()];
         sources.extend(self.sources.iter().cloned());
-        Repository::new(sources)
+        Repository::new(sources, &self.environment.directory)
     }
 
     fn compose_parsed(
@@ -262,7 +262,7 @@ impl Composer {
             }
             sources.push(source);
         }
-        Ok(Repository::new(sources))
+        Ok(Repository::new(sources, &environment.directory))
     }
 }
 

@@ -7,9 +7,12 @@ use std::fmt::{self, Write as _};
 
 use crate::origin::{Origin, Place, floor_char_boundary};
 
-/// One problem.
+/// One problem. Boxed, since it travels as the error of many small functions.
 #[derive(Clone, Debug)]
-pub struct Diagnostic {
+pub struct Diagnostic(Box<Report>);
+
+#[derive(Clone, Debug)]
+struct Report {
     message: String,
     origin: Option<Origin>,
     label: String,
@@ -18,46 +21,46 @@ pub struct Diagnostic {
 
 impl Diagnostic {
     pub fn new(message: impl Into<String>) -> Self {
-        Diagnostic {
+        Diagnostic(Box::new(Report {
             message: message.into(),
             origin: None,
             label: String::new(),
             notes: Vec::new(),
-        }
+        }))
     }
 
     /// Where the problem is. The chain of choices that led there is shown too.
     pub fn at(mut self, origin: &Origin) -> Self {
-        self.origin = Some(origin.clone());
+        self.0.origin = Some(origin.clone());
         self
     }
 
     /// A few words beside the caret.
     pub fn label(mut self, label: impl Into<String>) -> Self {
-        self.label = label.into();
+        self.0.label = label.into();
         self
     }
 
     /// A further line, under the source line.
     pub fn note(mut self, note: impl Into<String>) -> Self {
-        self.notes.push(note.into());
+        self.0.notes.push(note.into());
         self
     }
 
     pub fn message(&self) -> &str {
-        &self.message
+        &self.0.message
     }
 
     pub fn origin(&self) -> Option<&Origin> {
-        self.origin.as_ref()
+        self.0.origin.as_ref()
     }
 }
 
 impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "error: {}", self.message)?;
-        let Some(origin) = &self.origin else {
-            for note in &self.notes {
+        write!(f, "error: {}", self.0.message)?;
+        let Some(origin) = &self.0.origin else {
+            for note in &self.0.notes {
                 write_note(f, "", note)?;
             }
             return Ok(());
@@ -78,13 +81,13 @@ impl fmt::Display for Diagnostic {
             write!(f, "\n{pad} |")?;
             write!(f, "\n{margin:>width$} | {line}", width = pad.len())?;
             write!(f, "\n{pad} | {caret}")?;
-            if !self.label.is_empty() {
-                write!(f, " {}", self.label)?;
+            if !self.0.label.is_empty() {
+                write!(f, " {}", self.0.label)?;
             }
-        } else if !self.label.is_empty() {
-            write_note(f, &pad, &self.label)?;
+        } else if !self.0.label.is_empty() {
+            write_note(f, &pad, &self.0.label)?;
         }
-        for note in &self.notes {
+        for note in &self.0.notes {
             write_note(f, &pad, note)?;
         }
         if origin.read_at.is_some() {
@@ -159,7 +162,7 @@ impl Diagnostics {
     /// Adds what is not there yet: the jobs of a sweep share most of their problems.
     pub(crate) fn extend_new(&mut self, other: Diagnostics) {
         for diagnostic in other.0 {
-            let is_known = |known: &Diagnostic| known.message == diagnostic.message;
+            let is_known = |known: &Diagnostic| known.message() == diagnostic.message();
             if !self.0.iter().any(is_known) {
                 self.0.push(diagnostic);
             }

@@ -218,15 +218,16 @@ fn spread(
     keys: &mut Vec<String>,
     sources: &mut IndexMap<String, Source>,
 ) {
-    if let Value::Map(map) = &node.value {
-        if !map.is_empty() && !is_ordered(schema) {
-            for (key, child) in map {
-                keys.push(key.to_string());
-                spread(child, property(schema, key.as_str()), keys, sources);
-                keys.pop();
-            }
-            return;
+    if let Value::Map(map) = &node.value
+        && !map.is_empty()
+        && !is_ordered(schema)
+    {
+        for (key, child) in map {
+            keys.push(key.to_string());
+            spread(child, property(schema, key.as_str()), keys, sources);
+            keys.pop();
         }
+        return;
     }
     let source = sources
         .entry(place_name(&node.origin.place))
@@ -305,12 +306,12 @@ fn alternatives<'s>(schema: InSchema<'s>, depth: usize) -> Vec<&'s Json> {
     };
     let schema = schema::follow(root, schema);
     let mut all = vec![schema];
-    if depth < 5 {
-        if let Some(object) = schema.as_object() {
-            for keyword in ["anyOf", "oneOf", "allOf"] {
-                for part in schema::list(object, keyword) {
-                    all.extend(alternatives(Some((root, part)), depth + 1));
-                }
+    if depth < 5
+        && let Some(object) = schema.as_object()
+    {
+        for keyword in ["anyOf", "oneOf", "allOf"] {
+            for part in schema::list(object, keyword) {
+                all.extend(alternatives(Some((root, part)), depth + 1));
             }
         }
     }

@@ -57,13 +57,16 @@ pub(crate) struct Loaded {
 
 pub(crate) struct Repository {
     sources: Vec<Provided>,
+    /// Paths below it are shown relative to it.
+    directory: PathBuf,
     files: Mutex<HashMap<String, Option<Arc<SourceFile>>>>,
 }
 
 impl Repository {
-    pub(crate) fn new(sources: Vec<Provided>) -> Self {
+    pub(crate) fn new(sources: Vec<Provided>, directory: &Path) -> Self {
         Repository {
             sources,
+            directory: directory.to_path_buf(),
             files: Mutex::default(),
         }
     }
@@ -80,7 +83,7 @@ impl Repository {
         }
         let mut found = None;
         for provided in &self.sources {
-            found = find_in(&provided.source, config)?;
+            found = self.find_in(&provided.source, config)?;
             if found.is_some() {
                 break;
             }
@@ -119,10 +122,11 @@ impl Repository {
         let mut defaults = None;
         if let Value::Map(map) = &mut root.value {
             defaults = map.shift_remove("defaults");
-            if is_toml && package.is_none() {
-                if let Some(node) = map.shift_remove("package") {
-                    package = Some(toml_package(&node)?);
-                }
+            if is_toml
+                && package.is_none()
+                && let Some(node) = map.shift_remove("package")
+            {
+                package = Some(toml_package(&node)?);
             }
         }
         Ok(Some(Loaded {
@@ -131,6 +135,71 @@ impl Repository {
             package,
             layer,
         }))
+    }
+
+    fn find_in(
+        &self,
+        source: &Source,
+        config: &str,
+    ) -> Result<Option<Arc<SourceFile>>, Diagnostic> {
+        if !is_inside(config) {
+            return Ok(None);
+        }
+        let names: Vec<String> = match config.rsplit_once('.') {
+            Some((_, extension)) if EXTENSIONS.contains(&extension) => vec![config.to_string()],
+            _ => EXTENSIONS
+                .iter()
+                .map(|extension| format!("{config}.{extension}"))
+                .collect(),
+        };
+        let mut found: Option<Arc<SourceFile>> = None;
+        for name in names {
+            let file = match source {
+                Source::Directory(root) => {
+                    let path = root.join(&name);
+                    if !path.is_file() {
+                        continue;
+                    }
+                    let bytes = std::fs::read(&path).map_err(|error| {
+                        Diagnostic::new(format!("cannot read {}: {error}", self.shown(&path)))
+                    })?;
+                    let text = String::from_utf8(bytes).map_err(|_| {
+                        Diagnostic::new(format!(
+                            "cannot read {}: it is not UTF-8",
+                            self.shown(&path)
+                        ))
+                    })?;
+                    SourceFile {
+                        path: self.shown(&path),
+                        text,
+                    }
+                }
+                Source::Embedded(files) => match files.iter().find(|(path, _)| *path == name) {
+                    Some((path, text)) => SourceFile {
+                        path: format!("configs/{path}"),
+                        text: (*text).to_string(),
+                    },
+                    None => continue,
+                },
+            };
+            if let Some(first) = &found {
+                return Err(Diagnostic::new(format!(
+                    "config '{config}' is ambiguous: there are both {} and {}",
+                    first.path, file.path
+                )));
+            }
+            found = Some(Arc::new(file));
+        }
+        Ok(found)
+    }
+
+    fn shown(&self, path: &Path) -> String {
+        let shown = path.strip_prefix(&self.directory).unwrap_or(path);
+        shown
+            .strip_prefix(".")
+            .unwrap_or(shown)
+            .display()
+            .to_string()
     }
 
     pub(crate) fn group_exists(&self, group: &str) -> bool {
@@ -238,55 +307,6 @@ fn is_inside(config: &str) -> bool {
         .components()
         .all(|part| matches!(part, Component::Normal(_) | Component::CurDir))
         && !config.contains('\0')
-}
-
-fn find_in(source: &Source, config: &str) -> Result<Option<Arc<SourceFile>>, Diagnostic> {
-    if !is_inside(config) {
-        return Ok(None);
-    }
-    let names: Vec<String> = match config.rsplit_once('.') {
-        Some((_, extension)) if EXTENSIONS.contains(&extension) => vec![config.to_string()],
-        _ => EXTENSIONS
-            .iter()
-            .map(|extension| format!("{config}.{extension}"))
-            .collect(),
-    };
-    let mut found: Option<Arc<SourceFile>> = None;
-    for name in names {
-        let file = match source {
-            Source::Directory(root) => {
-                let path = root.join(&name);
-                if !path.is_file() {
-                    continue;
-                }
-                let bytes = std::fs::read(&path).map_err(|error| {
-                    Diagnostic::new(format!("cannot read {}: {error}", path.display()))
-                })?;
-                let text = String::from_utf8(bytes).map_err(|_| {
-                    Diagnostic::new(format!("cannot read {}: it is not UTF-8", path.display()))
-                })?;
-                SourceFile {
-                    path: path.display().to_string(),
-                    text,
-                }
-            }
-            Source::Embedded(files) => match files.iter().find(|(path, _)| *path == name) {
-                Some((path, text)) => SourceFile {
-                    path: format!("configs/{path}"),
-                    text: (*text).to_string(),
-                },
-                None => continue,
-            },
-        };
-        if let Some(first) = &found {
-            return Err(Diagnostic::new(format!(
-                "config '{config}' is ambiguous: there are both {} and {}",
-                first.path, file.path
-            )));
-        }
-        found = Some(Arc::new(file));
-    }
-    Ok(found)
 }
 
 /// The `# @package NAME` of a file: before any content or other comment.

@@ -102,11 +102,11 @@ impl<'a> Checker<'a> {
             if attempts.iter().any(|(_, found)| found.is_empty()) {
                 continue;
             }
-            if let Some(options) = text_options(&alternatives) {
-                if node.as_str().is_some() {
-                    problems.push(not_an_option(node, &options, path));
-                    continue;
-                }
+            if let Some(options) = text_options(&alternatives)
+                && node.as_str().is_some()
+            {
+                problems.push(not_an_option(node, &options, path));
+                continue;
             }
             if let Some(problem) = self.unknown_tag(node, &alternatives, path) {
                 problems.push(problem);

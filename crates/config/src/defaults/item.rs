@@ -91,11 +91,11 @@ impl Item {
     pub(crate) fn set_parent(&mut self, group: &str, package: &str) {
         self.parent_group = group.to_string();
         self.parent_package = package.to_string();
-        if let Some(package) = &self.package {
-            if package.contains("_group_") {
-                let named = package.replace("_group_", &self.default_package());
-                self.package = Some(format!("_global_.{named}"));
-            }
+        if let Some(package) = &self.package
+            && package.contains("_group_")
+        {
+            let named = package.replace("_group_", &self.default_package());
+            self.package = Some(format!("_global_.{named}"));
         }
     }
 

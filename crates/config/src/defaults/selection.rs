@@ -63,14 +63,16 @@ impl Choices {
 
     fn select(&mut self, given: &Override) -> Result<(), Diagnostic> {
         let node = given.node();
-        let origin = given.key_origin();
+        let origin = node
+            .as_ref()
+            .map_or_else(|| given.key_origin(), |node| node.origin.clone());
         let key = given.key_and_package();
         let text = given.text.to_string();
         match given.operation {
             Operation::ForceAdd => Err(Diagnostic::new(format!(
                 "a config group cannot be force-added: '{text}'"
             ))
-            .at(&origin)
+            .at(&given.key_origin())
             .note(format!("to select it, use {}", &text[2..]))
             .note(format!("to add it, use {}", &text[1..]))),
             Operation::Delete => {
@@ -282,7 +284,10 @@ impl Choices {
             let mut problem = Diagnostic::new(format!(
                 "{place}cannot override '{key}': it is not in the defaults list"
             ))
-            .at(&replacement.origin);
+            .at(&match replacement.written_in {
+                Some(_) => replacement.origin.clone(),
+                None => replacement.origin.at_key(),
+            });
             if let Some(keys) = self.known_by_group.get(group_of(key)) {
                 let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
                 problem = problem.label(match keys[..] {

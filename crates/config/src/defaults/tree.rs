@@ -84,7 +84,7 @@ impl<'a> Builder<'a> {
             let mut roots = self.roots(primary);
             let mut merges = Vec::new();
             for root in &mut roots {
-                flatten(root, None, &mut merges);
+                flatten(root, Some("<root>"), &mut merges);
             }
             self.refuse_duplicates(&merges);
             if lenient && self.turn_one(&mut turned) {
@@ -139,7 +139,7 @@ impl<'a> Builder<'a> {
             .iter()
             .filter_map(|merge| merge.override_key.as_ref())
         {
-            if !seen.insert(key) {
+            if !seen.insert(key) && !self.conflicts.contains(key) {
                 self.conflicts.push(key.clone());
                 self.problems.push(Diagnostic::new(format!(
                     "multiple values for `{key}`: it is more than once in the defaults list"
@@ -310,8 +310,7 @@ impl<'a> Builder<'a> {
                 ))
                 .at(&list
                     .iter()
-                    .filter(|child| child.is_self())
-                    .next_back()
+                    .rfind(|child| child.is_self())
                     .map_or_else(crate::origin::Origin::built_in, |child| {
                         child.origin.clone()
                     })),
@@ -336,18 +335,19 @@ impl<'a> Builder<'a> {
     fn collect_overrides(&mut self, config: &str, list: &[Item], interpolated: bool) {
         let mut last_override: Option<&Item> = None;
         for child in list.iter().filter(|child| !child.is_self()) {
-            if let Some(before) = last_override {
-                if !child.is_override && !child.is_appended {
-                    self.problems.push(
-                        Diagnostic::new(format!(
-                            "in '{config}': the override '{}' comes before '{}'",
-                            before.text, child.text
-                        ))
-                        .at(&before.origin)
-                        .label("overrides go to the end of the defaults list"),
-                    );
-                    return;
-                }
+            if let Some(before) = last_override
+                && !child.is_override
+                && !child.is_appended
+            {
+                self.problems.push(
+                    Diagnostic::new(format!(
+                        "in '{config}': the override '{}' comes before '{}'",
+                        before.text, child.text
+                    ))
+                    .at(&before.origin)
+                    .label("overrides go to the end of the defaults list"),
+                );
+                return;
             }
             if child.is_override {
                 last_override = Some(child);

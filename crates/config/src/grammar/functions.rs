@@ -62,10 +62,10 @@ impl Call {
 /// Runs a call; `span` becomes that of the result.
 pub(crate) fn evaluate(call: Call, span: Span) -> Result<Element, String> {
     let content = match call.name.as_str() {
-        "int" => cast(call, Cast::Int, span),
-        "float" => cast(call, Cast::Float, span),
-        "str" => cast(call, Cast::Str, span),
-        "bool" => cast(call, Cast::Bool, span),
+        "int" => cast(call, Cast::Int),
+        "float" => cast(call, Cast::Float),
+        "str" => cast(call, Cast::Str),
+        "bool" => cast(call, Cast::Bool),
         "choice" => choice(call),
         "range" => range(call),
         "interval" => interval(call),
@@ -89,7 +89,7 @@ enum Cast {
     Bool,
 }
 
-fn cast(mut call: Call, to: Cast, span: Span) -> Result<Content, String> {
+fn cast(mut call: Call, to: Cast) -> Result<Content, String> {
     if let Some(value) = call.take_named("value") {
         if !call.positional.is_empty() {
             return Err("a cast takes one value by name, or values without names".to_string());
@@ -103,10 +103,6 @@ fn cast(mut call: Call, to: Cast, span: Span) -> Result<Content, String> {
         1 => cast_content(call.positional.remove(0).content, to),
         _ => cast_content(Content::Sweep(Sweep::simple(call.positional)), to),
     }
-    .map(|content| {
-        let _ = span;
-        content
-    })
 }
 
 fn cast_content(content: Content, to: Cast) -> Result<Content, String> {

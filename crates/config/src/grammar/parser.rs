@@ -49,7 +49,7 @@ fn unexpected_character(text: &str, at: usize) -> Problem {
     let message = match rest.chars().next() {
         Some('\'' | '"') => "this quote is not closed".to_string(),
         Some(c) if !c.is_ascii() => format!("`{c}` must be inside quotes"),
-        Some('~') => "for null, write null".to_string(),
+        Some('~') if text[..at].trim_end().ends_with('=') => "for null, write null".to_string(),
         Some(c) if text[..at].contains('=') => format!("`{c}` must be inside quotes"),
         Some(c) => format!("`{c}` is not allowed in a key"),
         None => "unexpected end".to_string(),

@@ -292,10 +292,11 @@ impl<'a> Resolver<'a> {
                 let Some(found) = found else {
                     return Err(self.not_found(&key, path));
                 };
-                if let Found::At(target) = &found {
-                    if path.len() > target.len() && path.starts_with(target) {
-                        return Err(Failure::new("it refers to what it is part of"));
-                    }
+                if let Found::At(target) = &found
+                    && path.len() > target.len()
+                    && path.starts_with(target)
+                {
+                    return Err(Failure::new("it refers to what it is part of"));
                 }
                 Ok(found)
             }
