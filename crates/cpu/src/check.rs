@@ -163,4 +163,8 @@ impl<'a> Heads<'a> {
     pub(crate) fn row_stride(&self) -> usize {
         self.row_stride
     }
+
+    pub(crate) fn head_stride(&self) -> usize {
+        self.head_stride
+    }
 }

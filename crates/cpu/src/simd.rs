@@ -1,39 +1,100 @@
-//! Vector code without intrinsics: loops over fixed lanes, compiled for the instruction set of this machine.
+//! Vector code without intrinsics: plain loops, compiled for the instruction set of this machine.
 //!
-//! [`run`] compiles its closure once per instruction set (baseline, AVX2, AVX-512; NEON is baseline on
-//! aarch64) and picks one at run time. Inside, plain loops over slices and arrays of [`LANES`] numbers
-//! become vector instructions. Everything called inside must be `#[inline(always)]`, or it is compiled for the
+//! [`vectorize!`] compiles a function once per instruction set (baseline, AVX2, AVX-512; NEON is baseline on
+//! aarch64) and picks one at run time. Inside, loops over slices and arrays of [`LANES`] numbers become
+//! vector instructions. Functions called inside must be `#[inline(always)]`, or they are compiled for the
 //! baseline. Lane counts do not follow the register width and fused multiply-adds are written out, so these
 //! loops give the same bits on every instruction set; only the matrix products do not.
 
 use std::sync::LazyLock;
 
-use pulp::Arch;
-
 /// Lanes of the accumulators in reductions: one AVX-512 register.
 pub(crate) const LANES: usize = 16;
 
-static ARCH: LazyLock<Arch> = LazyLock::new(Arch::new);
+/// What [`vectorize!`] distinguishes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Isa {
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    Baseline,
+}
+
+/// The best instruction set that this machine has.
+pub(crate) fn detected() -> Isa {
+    static ISA: LazyLock<Isa> = LazyLock::new(|| {
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::is_x86_feature_detected as has;
+            let avx2 = has!("avx2") && has!("fma");
+            let avx512 =
+                has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl");
+            if avx2 && avx512 {
+                return Isa::Avx512;
+            }
+            if avx2 {
+                return Isa::Avx2;
+            }
+        }
+        Isa::Baseline
+    });
+    *ISA
+}
 
 /// The instruction set that the kernels use on this machine. Results are the same bits for any number of
 /// threads, but may differ between instruction sets.
 pub fn isa() -> &'static str {
-    match *ARCH {
+    match detected() {
         #[cfg(target_arch = "x86_64")]
-        Arch::V4(_) => "avx512",
+        Isa::Avx512 => "avx512",
         #[cfg(target_arch = "x86_64")]
-        Arch::V3(_) => "avx2",
-        #[cfg(target_arch = "aarch64")]
-        Arch::Neon(_) => "neon",
-        _ => "scalar",
+        Isa::Avx2 => "avx2",
+        Isa::Baseline if cfg!(target_arch = "aarch64") => "neon",
+        Isa::Baseline => "baseline",
     }
 }
 
-/// Runs `f` compiled for the best instruction set that this machine has.
-#[inline(always)]
-pub(crate) fn run<R>(f: impl FnOnce() -> R) -> R {
-    ARCH.dispatch(f)
+/// Defines a function whose body is compiled for each instruction set and chosen at run time.
+macro_rules! vectorize {
+    (
+        $(#[$attribute:meta])*
+        $visibility:vis fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $result:ty)? $body:block
+    ) => {
+        $(#[$attribute])*
+        #[allow(clippy::too_many_arguments)]
+        $visibility fn $name($($argument: $type),*) $(-> $result)? {
+            #[inline(always)]
+            #[allow(clippy::too_many_arguments)]
+            fn body($($argument: $type),*) $(-> $result)? $body
+
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+            #[allow(clippy::too_many_arguments)]
+            fn avx512($($argument: $type),*) $(-> $result)? {
+                body($($argument),*)
+            }
+
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma")]
+            #[allow(clippy::too_many_arguments)]
+            fn avx2($($argument: $type),*) $(-> $result)? {
+                body($($argument),*)
+            }
+
+            match $crate::simd::detected() {
+                // SAFETY: this machine has the instructions, or they would not have been detected.
+                #[cfg(target_arch = "x86_64")]
+                $crate::simd::Isa::Avx512 => unsafe { avx512($($argument),*) },
+                // SAFETY: as above.
+                #[cfg(target_arch = "x86_64")]
+                $crate::simd::Isa::Avx2 => unsafe { avx2($($argument),*) },
+                $crate::simd::Isa::Baseline => body($($argument),*),
+            }
+        }
+    };
 }
+pub(crate) use vectorize;
 
 /// `e^x` for f32, branch-free. Error under 1.1 ulp on [-87.3, 88.7]; 0 below (where the true value is
 /// subnormal), infinity above; NaN gives NaN.
@@ -59,8 +120,8 @@ pub(crate) fn exp(x: f32) -> f32 {
     // 2^n in two factors, as n reaches 128. The low bits of `shifted` are n as an integer.
     let n = shifted.to_bits().wrapping_sub(ROUND.to_bits()) as i32;
     let half = n >> 1;
-    let two_to = |n: i32| f32::from_bits(((n + 127) as u32) << 23);
-    let value = p * two_to(half) * two_to(n - half);
+    let two_to = |n: i32| f32::from_bits((n.wrapping_add(127) as u32) << 23);
+    let value = p * two_to(half) * two_to(n.wrapping_sub(half));
     let value = if x < -87.336_54 { 0.0 } else { value };
     if x > 88.722_83 { f32::INFINITY } else { value }
 }
@@ -84,22 +145,35 @@ pub(crate) fn sum_lanes(mut lanes: [f32; LANES]) -> f32 {
     lanes[0]
 }
 
-/// `sum_i f(i)` for `i` in `0..len`, in [`LANES`] partial sums.
+/// `a . b`, in four groups of [`LANES`] partial sums.
 #[inline(always)]
-pub(crate) fn sum(len: usize, f: impl Fn(usize) -> f32) -> f32 {
-    let mut lanes = [0.0; LANES];
-    let whole = len - len % LANES;
-    let mut i = 0;
-    while i < whole {
-        for lane in 0..LANES {
-            lanes[lane] += f(i + lane);
+pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
+    const GROUPS: usize = 4;
+    let mut lanes = [[0.0; LANES]; GROUPS];
+    let (a_vectors, a_rest) = a.as_chunks::<LANES>();
+    let (b_vectors, b_rest) = b.as_chunks::<LANES>();
+    let (a_groups, a_vectors) = a_vectors.as_chunks::<GROUPS>();
+    let (b_groups, b_vectors) = b_vectors.as_chunks::<GROUPS>();
+    for (a, b) in a_groups.iter().zip(b_groups) {
+        for group in 0..GROUPS {
+            for lane in 0..LANES {
+                lanes[group][lane] = a[group][lane].mul_add(b[group][lane], lanes[group][lane]);
+            }
         }
-        i += LANES;
     }
-    for lane in 0..len - whole {
-        lanes[lane] += f(whole + lane);
+    for (a, b) in a_vectors.iter().zip(b_vectors) {
+        for lane in 0..LANES {
+            lanes[0][lane] = a[lane].mul_add(b[lane], lanes[0][lane]);
+        }
     }
-    sum_lanes(lanes)
+    for ((sum, a), b) in lanes[1].iter_mut().zip(a_rest).zip(b_rest) {
+        *sum = a.mul_add(*b, *sum);
+    }
+    let mut sums = [0.0; LANES];
+    for lane in 0..LANES {
+        sums[lane] = (lanes[0][lane] + lanes[1][lane]) + (lanes[2][lane] + lanes[3][lane]);
+    }
+    sum_lanes(sums)
 }
 
 #[cfg(test)]
@@ -113,16 +187,20 @@ mod tests {
         (got as f64 - truth).abs() / ulp
     }
 
+    vectorize! {
+        fn all_exp(xs: &mut [f32]) {
+            for x in xs {
+                *x = exp(*x);
+            }
+        }
+    }
+
     #[test]
     fn exp_is_within_1_1_ulp() {
         let mut worst = (0.0, 0.0);
-        let mut xs: Vec<f32> = (0..4_000_000).map(|i| -87.3 + i as f32 * 4.4e-5).collect();
+        let xs: Vec<f32> = (0..4_000_000).map(|i| -87.3 + i as f32 * 4.4e-5).collect();
         let mut results = xs.clone();
-        run(|| {
-            for (y, x) in results.iter_mut().zip(&mut xs) {
-                *y = exp(*x);
-            }
-        });
+        all_exp(&mut results);
         for (x, y) in xs.iter().zip(&results) {
             let error = ulps(*y, (*x as f64).exp());
             if error > worst.0 {
@@ -144,9 +222,11 @@ mod tests {
     }
 
     #[test]
-    fn sums_cover_every_element() {
-        for len in [0, 1, 15, 16, 17, 33, 100] {
-            assert_eq!(sum(len, |i| i as f32), (0..len).sum::<usize>() as f32);
+    fn dot_products_cover_every_element() {
+        for len in [0, 1, 15, 16, 17, 33, 64, 100, 150] {
+            let x: Vec<f32> = (0..len).map(|i| i as f32).collect();
+            let ones = vec![1.0; len];
+            assert_eq!(dot(&x, &ones), (0..len).sum::<usize>() as f32);
         }
     }
 }

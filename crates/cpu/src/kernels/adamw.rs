@@ -4,8 +4,22 @@
 //! elements are f32, the gradient is scaled first. Source: Loshchilov and Hutter 2019, arXiv:1711.05101.
 //! Reference: [`crate::reference::adamw_step`].
 
+use crate::AdamWParams;
 use crate::par::{self, Shared};
-use crate::{AdamWParams, simd};
+use crate::simd::vectorize;
+
+/// What one element's update multiplies by.
+struct Coefficients {
+    grad_scale: f32,
+    keep: f32,
+    beta1: f32,
+    one_minus_beta1: f32,
+    beta2: f32,
+    one_minus_beta2: f32,
+    step_size: f32,
+    inv_sqrt_correction2: f32,
+    eps: f32,
+}
 
 pub(crate) fn step(
     a: &AdamWParams,
@@ -15,28 +29,37 @@ pub(crate) fn step(
     m: &mut [f32],
     v: &mut [f32],
 ) {
-    let keep = (1.0 - a.lr * a.weight_decay) as f32;
-    let (beta1, one_minus_beta1) = (a.beta1 as f32, (1.0 - a.beta1) as f32);
-    let (beta2, one_minus_beta2) = (a.beta2 as f32, (1.0 - a.beta2) as f32);
-    let step_size = (a.lr / (1.0 - a.beta1.powf(a.step as f64))) as f32;
-    let inv_sqrt_correction2 = (1.0 / (1.0 - a.beta2.powf(a.step as f64)).sqrt()) as f32;
-    let eps = a.eps as f32;
+    let steps = a.step as f64;
+    let c = Coefficients {
+        grad_scale,
+        keep: (1.0 - a.lr * a.weight_decay) as f32,
+        beta1: a.beta1 as f32,
+        one_minus_beta1: (1.0 - a.beta1) as f32,
+        beta2: a.beta2 as f32,
+        one_minus_beta2: (1.0 - a.beta2) as f32,
+        step_size: (a.lr / (1.0 - a.beta1.powf(steps))) as f32,
+        inv_sqrt_correction2: (1.0 / (1.0 - a.beta2.powf(steps)).sqrt()) as f32,
+        eps: a.eps as f32,
+    };
     let (m, v) = (Shared::new(m), Shared::new(v));
     par::elementwise(param, |param, first| {
         let len = param.len();
-        let grad = &grad[first..][..len];
         // SAFETY: pieces do not overlap.
         let (m, v) = unsafe { (m.slice(first, len), v.slice(first, len)) };
-        simd::run(|| {
-            for i in 0..len {
-                let g = grad[i] * grad_scale;
-                let new_m = beta1 * m[i] + one_minus_beta1 * g;
-                let new_v = beta2 * v[i] + one_minus_beta2 * g * g;
-                let denominator = new_v.sqrt() * inv_sqrt_correction2 + eps;
-                m[i] = new_m;
-                v[i] = new_v;
-                param[i] = keep * param[i] - step_size * new_m / denominator;
-            }
-        });
+        step_piece(&c, param, &grad[first..][..len], m, v);
     });
+}
+
+vectorize! {
+    fn step_piece(c: &Coefficients, param: &mut [f32], grad: &[f32], m: &mut [f32], v: &mut [f32]) {
+        let len = param.len();
+        let (grad, m, v) = (&grad[..len], &mut m[..len], &mut v[..len]);
+        for i in 0..len {
+            let g = grad[i] * c.grad_scale;
+            m[i] = c.beta1 * m[i] + c.one_minus_beta1 * g;
+            v[i] = c.beta2 * v[i] + c.one_minus_beta2 * g * g;
+            let denominator = v[i].sqrt() * c.inv_sqrt_correction2 + c.eps;
+            param[i] = c.keep * param[i] - c.step_size * m[i] / denominator;
+        }
+    }
 }

@@ -18,7 +18,7 @@
 use super::matmul::{Matrix, Target, copy, gemm, narrow_cols};
 use crate::par::{self, Shared};
 use crate::pool::{Scratch, scratch};
-use crate::simd::{self, LANES};
+use crate::simd::{self, LANES, vectorize};
 use crate::{CrossEntropyParams, Write};
 
 /// Rows of the head that one task takes.
@@ -104,7 +104,7 @@ impl Chunk<'_> {
             row_stride: 1,
             col_stride: dim,
         };
-        simd::run(|| copy(transposed, dim, self.labels.len(), &mut hidden_t, padded));
+        copy(transposed, dim, self.labels.len(), &mut hidden_t, padded);
         let hidden_t = Matrix {
             data: &hidden_t,
             row_stride: padded,
@@ -141,28 +141,7 @@ impl Chunk<'_> {
                     shared_stats.slice(block * 3 * padded, 3 * padded),
                 )
             };
-            let (max, sums) = stats.split_at_mut(padded);
-            let (exp_sum, sum) = sums.split_at_mut(padded);
-            simd::run(|| {
-                max.fill(f32::NEG_INFINITY);
-                exp_sum.fill(0.0);
-                sum.fill(0.0);
-                for logits in logits.chunks_exact(padded) {
-                    for r in 0..padded {
-                        max[r] = if logits[r] > max[r] {
-                            logits[r]
-                        } else {
-                            max[r]
-                        };
-                        sum[r] += logits[r];
-                    }
-                }
-                for logits in logits.chunks_exact(padded) {
-                    for r in 0..padded {
-                        exp_sum[r] += simd::exp(logits[r] - max[r]);
-                    }
-                }
-            });
+            block_statistics(logits, stats, padded);
         });
         (logits, stats)
     }
@@ -230,14 +209,7 @@ impl Chunk<'_> {
             let range = self.block(block);
             // SAFETY: blocks have logits of their own.
             let logits = unsafe { shared_logits.slice(range.start * padded, range.len() * padded) };
-            simd::run(|| {
-                for logits in logits.chunks_exact_mut(padded) {
-                    for r in 0..padded {
-                        let p = simd::exp(logits[r] - lse[r]);
-                        logits[r] = p * probability[r] - target[r];
-                    }
-                }
-            });
+            block_gradients(logits, lse, probability, target);
             for (r, &label) in self.labels.iter().enumerate() {
                 let label = label as usize; // ignored rows: checked next
                 if range.contains(&label) && self.labels[r] != params.ignore_index {
@@ -293,5 +265,39 @@ impl Chunk<'_> {
             // SAFETY: tiles are disjoint.
             unsafe { gemm((rows, vocab, cols), dlogits, weight, to, Write::Assign) };
         });
+    }
+}
+
+vectorize! {
+    /// Per row (a lane): the maximum, the sum of exponentials relative to it, and the sum of a block of logits.
+    fn block_statistics(logits: &[f32], stats: &mut [f32], padded: usize) {
+        let (max, sums) = stats.split_at_mut(padded);
+        let (exp_sum, sum) = sums.split_at_mut(padded);
+        max.fill(f32::NEG_INFINITY);
+        exp_sum.fill(0.0);
+        sum.fill(0.0);
+        for logits in logits.chunks_exact(padded) {
+            for ((max, sum), logit) in max.iter_mut().zip(sum.iter_mut()).zip(logits) {
+                *max = if *logit > *max { *logit } else { *max };
+                *sum += logit;
+            }
+        }
+        for logits in logits.chunks_exact(padded) {
+            for ((exp_sum, max), logit) in exp_sum.iter_mut().zip(max.iter()).zip(logits) {
+                *exp_sum += simd::exp(logit - max);
+            }
+        }
+    }
+}
+
+vectorize! {
+    /// Logits of a block become their gradients, but for the label's own share.
+    fn block_gradients(logits: &mut [f32], lse: &[f32], probability: &[f32], target: &[f32]) {
+        for logits in logits.chunks_exact_mut(lse.len()) {
+            let factors = lse.iter().zip(probability).zip(target);
+            for (logit, ((lse, probability), target)) in logits.iter_mut().zip(factors) {
+                *logit = simd::exp(*logit - lse) * probability - target;
+            }
+        }
     }
 }

@@ -3,7 +3,10 @@
 //! Layouts: dense f32. Each element is one rounding of the exact result (`axpy` uses a fused multiply-add).
 //! Bound by memory: one task per 16 Ki elements, nothing else to gain.
 
-use crate::{par, simd};
+use rayon::prelude::*;
+
+use crate::par;
+use crate::simd::vectorize;
 
 pub(crate) fn fill(out: &mut [f32], value: f32) {
     par::elementwise(out, |out, _| out.fill(value));
@@ -12,36 +15,20 @@ pub(crate) fn fill(out: &mut [f32], value: f32) {
 /// `out = a + b`.
 pub(crate) fn add(a: &[f32], b: &[f32], out: &mut [f32]) {
     par::elementwise(out, |out, first| {
-        let (a, b) = (&a[first..][..out.len()], &b[first..][..out.len()]);
-        simd::run(|| {
-            for i in 0..out.len() {
-                out[i] = a[i] + b[i];
-            }
-        });
+        add_piece(&a[first..][..out.len()], &b[first..][..out.len()], out);
     });
 }
 
 /// `out += alpha * x`.
 pub(crate) fn axpy(alpha: f32, x: &[f32], out: &mut [f32]) {
     par::elementwise(out, |out, first| {
-        let x = &x[first..][..out.len()];
-        simd::run(|| {
-            for i in 0..out.len() {
-                out[i] = alpha.mul_add(x[i], out[i]);
-            }
-        });
+        axpy_piece(alpha, &x[first..][..out.len()], out)
     });
 }
 
 /// `out *= factor`.
 pub(crate) fn scale(out: &mut [f32], factor: f32) {
-    par::elementwise(out, |out, _| {
-        simd::run(|| {
-            for x in out {
-                *x *= factor;
-            }
-        });
-    });
+    par::elementwise(out, |out, _| scale_piece(out, factor));
 }
 
 /// Every row of `out` becomes `row`.
@@ -49,10 +36,33 @@ pub(crate) fn broadcast_row(row: &[f32], out: &mut [f32]) {
     if row.is_empty() {
         return;
     }
-    use rayon::prelude::*;
     let task = row.len() * par::rows_per_task(row.len());
     out.par_chunks_mut(task).for_each(|out| {
         out.chunks_exact_mut(row.len())
             .for_each(|out| out.copy_from_slice(row))
     });
+}
+
+vectorize! {
+    fn add_piece(a: &[f32], b: &[f32], out: &mut [f32]) {
+        for ((out, a), b) in out.iter_mut().zip(a).zip(b) {
+            *out = a + b;
+        }
+    }
+}
+
+vectorize! {
+    fn axpy_piece(alpha: f32, x: &[f32], out: &mut [f32]) {
+        for (out, x) in out.iter_mut().zip(x) {
+            *out = alpha.mul_add(*x, *out);
+        }
+    }
+}
+
+vectorize! {
+    pub(crate) fn scale_piece(out: &mut [f32], factor: f32) {
+        for out in out {
+            *out *= factor;
+        }
+    }
 }

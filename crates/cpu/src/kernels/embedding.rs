@@ -8,7 +8,7 @@
 use rayon::prelude::*;
 
 use crate::par::{self, Shared};
-use crate::simd;
+use crate::simd::vectorize;
 
 pub(crate) fn forward(weight: &[f32], ids: &[u32], dim: usize, y: &mut [f32]) {
     if dim == 0 {
@@ -31,17 +31,20 @@ pub(crate) fn backward(ids: &[u32], dy: &[f32], dim: usize, dweight: &mut [f32])
     let shared = Shared::new(dweight);
     par::for_each(pieces, |piece| {
         let range = piece * per_piece..((piece + 1) * per_piece).min(vocab);
-        simd::run(|| {
-            for (dy, id) in dy.chunks_exact(dim).zip(ids) {
-                let id = *id as usize;
-                if range.contains(&id) {
-                    // SAFETY: the row belongs to this piece's range of the vocabulary.
-                    let dweight = unsafe { shared.slice(id * dim, dim) };
-                    for i in 0..dim {
-                        dweight[i] += dy[i];
-                    }
-                }
+        for (dy, id) in dy.chunks_exact(dim).zip(ids) {
+            let id = *id as usize;
+            if range.contains(&id) {
+                // SAFETY: the row belongs to this piece's range of the vocabulary.
+                add_row(dy, unsafe { shared.slice(id * dim, dim) });
             }
-        });
+        }
     });
+}
+
+vectorize! {
+    fn add_row(dy: &[f32], dweight: &mut [f32]) {
+        for (dweight, dy) in dweight.iter_mut().zip(dy) {
+            *dweight += dy;
+        }
+    }
 }

@@ -19,9 +19,10 @@
 
 use gemm::Parallelism;
 
+use crate::Write;
 use crate::par::{self, Shared};
 use crate::pool::scratch;
-use crate::{Write, simd};
+use crate::simd::{self, vectorize};
 
 /// gemm's register tile is this wide on AVX-512, and its whole-vector condition holds for all narrower ones.
 const LANES: usize = 16;
@@ -192,7 +193,7 @@ impl Plan {
         let b = if b_scratch.is_empty() {
             b
         } else {
-            simd::run(|| copy(b, k, cols, &mut b_scratch, padded));
+            copy(b, k, cols, &mut b_scratch, padded);
             Matrix {
                 data: &b_scratch,
                 row_stride: padded,
@@ -315,63 +316,43 @@ pub(crate) unsafe fn gemm(
     }
 }
 
-/// Copies `b` `[rows, cols]` into dense rows of `out_stride`, the rest of each row zero.
-#[inline(always)]
-pub(crate) fn copy(b: Matrix, rows: usize, cols: usize, out: &mut [f32], out_stride: usize) {
-    // Both sides of a 16 x 16 block stay in the L1 cache.
-    for row in (0..rows).step_by(LANES) {
-        for col in (0..out_stride).step_by(LANES) {
-            let block_rows = LANES.min(rows - row);
-            let block_cols = LANES.min(cols.saturating_sub(col));
-            let mut block = [[0.0; LANES]; LANES]; // [col][row]
-            for c in 0..block_cols {
-                let from = &b.data[row * b.row_stride + (col + c) * b.col_stride..];
-                if b.row_stride == 1 && block_rows == LANES {
-                    block[c].copy_from_slice(&from[..LANES]);
-                } else {
-                    for r in 0..block_rows {
-                        block[c][r] = from[r * b.row_stride];
+vectorize! {
+    /// Copies `b` `[rows, cols]` into dense rows of `out_stride`, the rest of each row zero.
+    pub(crate) fn copy(b: Matrix, rows: usize, cols: usize, out: &mut [f32], out_stride: usize) {
+        // Both sides of a 16 x 16 block stay in the L1 cache.
+        for row in (0..rows).step_by(LANES) {
+            for col in (0..out_stride).step_by(LANES) {
+                let block_rows = LANES.min(rows - row);
+                let block_cols = LANES.min(cols.saturating_sub(col));
+                let mut block = [[0.0; LANES]; LANES]; // [col][row]
+                for (c, block) in block[..block_cols].iter_mut().enumerate() {
+                    let from = &b.data[row * b.row_stride + (col + c) * b.col_stride..];
+                    if b.row_stride == 1 && block_rows == LANES {
+                        block.copy_from_slice(&from[..LANES]);
+                    } else {
+                        for (r, to) in block[..block_rows].iter_mut().enumerate() {
+                            *to = from[r * b.row_stride];
+                        }
                     }
                 }
-            }
-            for r in 0..block_rows {
-                let out = &mut out[(row + r) * out_stride + col..][..LANES];
-                for c in 0..LANES {
-                    out[c] = block[c][r];
+                for r in 0..block_rows {
+                    let out = &mut out[(row + r) * out_stride + col..][..LANES];
+                    for c in 0..LANES {
+                        out[c] = block[c][r];
+                    }
                 }
             }
         }
     }
 }
 
-/// `out[j] = a . b[:, j]` for columns of `b` that are contiguous.
-fn dot_row(a: &[f32], b: Matrix, k: usize, out: &mut [f32], write: Write) {
-    simd::run(|| {
+vectorize! {
+    /// `out[j] = a . b[:, j]` for columns of `b` that are contiguous.
+    fn dot_row(a: &[f32], b: Matrix, k: usize, out: &mut [f32], write: Write) {
         let a = &a[..k];
         for (j, out) in out.iter_mut().enumerate() {
-            let b = &b.data[j * b.col_stride..][..k];
-            let mut lanes = [[0.0f32; simd::LANES]; 4];
-            let mut a_groups = a.chunks_exact(4 * simd::LANES);
-            let mut b_groups = b.chunks_exact(4 * simd::LANES);
-            for (a, b) in (&mut a_groups).zip(&mut b_groups) {
-                for (i, lanes) in lanes.iter_mut().enumerate() {
-                    for lane in 0..simd::LANES {
-                        let at = i * simd::LANES + lane;
-                        lanes[lane] = a[at].mul_add(b[at], lanes[lane]);
-                    }
-                }
-            }
-            let (a, b) = (a_groups.remainder(), b_groups.remainder());
-            let rest = simd::sum(a.len(), |i| a[i] * b[i]);
-            let whole: [f32; simd::LANES] = std::array::from_fn(|lane| {
-                (lanes[0][lane] + lanes[1][lane]) + (lanes[2][lane] + lanes[3][lane])
-            });
-            let dot = simd::sum_lanes(whole) + rest;
-            *out = if write == Write::Assign {
-                dot
-            } else {
-                *out + dot
-            };
+            let dot = simd::dot(a, &b.data[j * b.col_stride..][..k]);
+            *out = if write == Write::Assign { dot } else { *out + dot };
         }
-    });
+    }
 }

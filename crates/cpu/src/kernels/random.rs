@@ -11,7 +11,8 @@
 //!
 //! Source: Salmon, Moraes, Dror, Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3".
 
-use crate::{RngKey, par, simd};
+use crate::simd::vectorize;
+use crate::{RngKey, par};
 
 /// Blocks made at a time, one per SIMD lane.
 const LANES: usize = 16;
@@ -37,28 +38,30 @@ fn philox(counter: &mut [[u32; LANES]; 4], key: [u32; 2]) {
     }
 }
 
+#[inline(always)]
 fn halves(x: u64) -> [u32; 2] {
     [x as u32, (x >> 32) as u32]
 }
 
-/// The words of elements `group * GROUP ..` of a stream.
-#[inline(always)]
-fn words(rng: RngKey, group: u64) -> [u32; GROUP] {
-    let [s0, s1] = halves(rng.stream);
-    let mut counter = [[0; LANES], [0; LANES], [s0; LANES], [s1; LANES]];
-    for lane in 0..LANES {
-        let block = group * LANES as u64 + lane as u64;
-        counter[0][lane] = block as u32;
-        counter[1][lane] = (block >> 32) as u32;
-    }
-    philox(&mut counter, halves(rng.key));
-    let mut words = [0; GROUP];
-    for lane in 0..LANES {
-        for (w, words_of) in counter.iter().enumerate() {
-            words[4 * lane + w] = words_of[lane];
+vectorize! {
+    /// The words of elements `group * GROUP ..` of a stream.
+    fn words(rng: RngKey, group: u64) -> [u32; GROUP] {
+        let [s0, s1] = halves(rng.stream);
+        let mut counter = [[0; LANES], [0; LANES], [s0; LANES], [s1; LANES]];
+        for lane in 0..LANES {
+            let block = group * LANES as u64 + lane as u64;
+            counter[0][lane] = block as u32;
+            counter[1][lane] = (block >> 32) as u32;
         }
+        philox(&mut counter, halves(rng.key));
+        let mut words = [0; GROUP];
+        for lane in 0..LANES {
+            for (w, words_of) in counter.iter().enumerate() {
+                words[4 * lane + w] = words_of[lane];
+            }
+        }
+        words
     }
-    words
 }
 
 /// A word as a number in `[0, 1)`.
@@ -114,15 +117,16 @@ pub(crate) fn fill_uniform(out: &mut [f32], low: f32, high: f32, rng: RngKey) {
 }
 
 /// Calls `f(piece of out, its first element, its words)` for every group of the stream.
-#[inline(always)]
-fn each_group(out: &mut [f32], rng: RngKey, f: impl Fn(&mut [f32], usize, &[u32; GROUP]) + Sync) {
+fn each_group(
+    out: &mut [f32],
+    rng: RngKey,
+    f: impl Fn(&mut [f32], usize, &[u32; GROUP]) + Sync + Send,
+) {
     par::elementwise(out, |out, first| {
-        simd::run(|| {
-            for (i, out) in out.chunks_mut(GROUP).enumerate() {
-                let first = first + i * GROUP;
-                f(out, first, &words(rng, (first / GROUP) as u64));
-            }
-        });
+        for (i, out) in out.chunks_mut(GROUP).enumerate() {
+            let first = first + i * GROUP;
+            f(out, first, &words(rng, (first / GROUP) as u64));
+        }
     });
 }
 

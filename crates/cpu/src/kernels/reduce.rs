@@ -5,7 +5,7 @@
 //! `sum_squares`: f64 throughout, at most 256 blocks of 16 lanes, combined in order.
 
 use crate::pool::scratch;
-use crate::simd::{self, LANES};
+use crate::simd::{LANES, vectorize};
 use crate::{Write, par};
 
 pub(crate) fn sum_rows(x: &[f32], out: &mut [f32], write: Write) {
@@ -22,7 +22,7 @@ pub(crate) fn sum_rows(x: &[f32], out: &mut [f32], write: Write) {
         sums.fill(0.0);
         let first = piece * rows_per_piece * cols;
         let rows = &x[first..x.len().min(first + rows_per_piece * cols)];
-        simd::run(|| rows.chunks_exact(cols).for_each(|row| add_row(row, sums)));
+        add_rows(rows, sums);
     });
     combine(&partials, out, write);
 }
@@ -33,18 +33,18 @@ pub(crate) fn combine(partials: &[f32], out: &mut [f32], write: Write) {
         out.fill(0.0);
     }
     if !out.is_empty() {
-        simd::run(|| {
-            partials
-                .chunks_exact(out.len())
-                .for_each(|row| add_row(row, out))
-        });
+        add_rows(partials, out);
     }
 }
 
-#[inline(always)]
-fn add_row(row: &[f32], sums: &mut [f32]) {
-    for (sum, x) in sums.iter_mut().zip(row) {
-        *sum += x;
+vectorize! {
+    /// Adds every row of `rows` to `sums`, top to bottom.
+    fn add_rows(rows: &[f32], sums: &mut [f32]) {
+        for row in rows.chunks_exact(sums.len()) {
+            for (sum, x) in sums.iter_mut().zip(row) {
+                *sum += x;
+            }
+        }
     }
 }
 
@@ -58,17 +58,23 @@ pub(crate) fn sum_squares(x: &[f32]) -> f32 {
         let x = &x[first..x.len().min(first + per_piece)];
         // SAFETY: each piece has a partial sum of its own.
         let sum = unsafe { shared.slice(piece, 1) };
-        sum[0] = simd::run(|| {
-            let mut lanes = [0.0f64; LANES];
-            let (whole, rest) = x.as_chunks::<LANES>();
-            for x in whole {
-                for lane in 0..LANES {
-                    lanes[lane] = (x[lane] as f64).mul_add(x[lane] as f64, lanes[lane]);
-                }
-            }
-            let rest: f64 = rest.iter().map(|x| *x as f64 * *x as f64).sum();
-            lanes.iter().sum::<f64>() + rest
-        });
+        sum[0] = sum_squares_piece(x);
     });
     partials[..pieces].iter().sum::<f64>() as f32
+}
+
+vectorize! {
+    fn sum_squares_piece(x: &[f32]) -> f64 {
+        let mut lanes = [0.0f64; LANES];
+        let (whole, rest) = x.as_chunks::<LANES>();
+        for x in whole {
+            for lane in 0..LANES {
+                lanes[lane] = (x[lane] as f64).mul_add(x[lane] as f64, lanes[lane]);
+            }
+        }
+        for (lane, x) in lanes.iter_mut().zip(rest) {
+            *lane += *x as f64 * *x as f64;
+        }
+        lanes.iter().sum()
+    }
 }

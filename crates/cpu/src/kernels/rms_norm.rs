@@ -8,9 +8,10 @@
 //! Source: Zhang and Sennrich 2019, arXiv:1910.07467.
 
 use super::reduce;
+use crate::Write;
 use crate::par::{self, Shared};
 use crate::pool::scratch;
-use crate::{Write, simd};
+use crate::simd::{self, vectorize};
 
 pub(crate) fn forward(x: &[f32], weight: &[f32], eps: f32, y: &mut [f32], inv_rms: &mut [f32]) {
     let (dim, rows) = (weight.len(), inv_rms.len());
@@ -22,17 +23,7 @@ pub(crate) fn forward(x: &[f32], weight: &[f32], eps: f32, y: &mut [f32], inv_rm
         // SAFETY: tasks have rows of their own.
         let (y, inv_rms) =
             unsafe { (y.slice(first * dim, rows * dim), inv_rms.slice(first, rows)) };
-        simd::run(|| {
-            for r in 0..rows {
-                let (x, y) = (&x[(first + r) * dim..][..dim], &mut y[r * dim..][..dim]);
-                let mean_square = simd::sum(dim, |i| x[i] * x[i]) / dim as f32;
-                let inv = 1.0 / (mean_square + eps).sqrt();
-                inv_rms[r] = inv;
-                for i in 0..dim {
-                    y[i] = x[i] * inv * weight[i];
-                }
-            }
-        });
+        forward_rows(&x[first * dim..][..rows * dim], weight, eps, y, inv_rms);
     });
 }
 
@@ -51,38 +42,66 @@ pub(crate) fn backward(
     let shared_partials = dweight.is_some().then(|| Shared::new(&mut partials[..]));
     par::for_each(pieces, |piece| {
         let first = piece * per_piece;
-        let rows = first..(first + per_piece).min(rows);
-        // SAFETY: pieces have rows, and a row of partial sums, of their own.
-        let (mut dx, mut dweight) = unsafe {
-            (
-                shared_dx.map(|dx| dx.slice(first * dim, rows.len() * dim)),
-                shared_partials.map(|partials| partials.slice(piece * dim, dim)),
-            )
-        };
-        simd::run(|| {
-            if let Some(dweight) = &mut dweight {
-                dweight.fill(0.0);
-            }
-            for r in rows {
-                let (x, dy) = (&x[r * dim..][..dim], &dy[r * dim..][..dim]);
-                let inv = inv_rms[r];
-                if let Some(dx) = &mut dx {
-                    let dx = &mut dx[(r - first) * dim..][..dim];
-                    let dot = simd::sum(dim, |i| dy[i] * weight[i] * x[i]);
-                    let pull = inv * inv * dot / dim as f32;
-                    for i in 0..dim {
-                        dx[i] = inv * (dy[i] * weight[i] - x[i] * pull);
-                    }
-                }
-                if let Some(dweight) = &mut dweight {
-                    for i in 0..dim {
-                        dweight[i] = (dy[i] * inv).mul_add(x[i], dweight[i]);
-                    }
-                }
-            }
-        });
+        let rows = per_piece.min(rows - first);
+        let [x, dy] = [x, dy].map(|x| &x[first * dim..][..rows * dim]);
+        let inv_rms = &inv_rms[first..][..rows];
+        if let Some(dx) = shared_dx {
+            // SAFETY: pieces have rows of their own.
+            dx_rows(x, weight, inv_rms, dy, unsafe {
+                dx.slice(first * dim, rows * dim)
+            });
+        }
+        if let Some(partials) = shared_partials {
+            // SAFETY: each piece has a row of partial sums of its own.
+            dweight_rows(x, inv_rms, dy, unsafe { partials.slice(piece * dim, dim) });
+        }
     });
     if let Some((dweight, write)) = dweight {
         reduce::combine(&partials[..pieces * dim], dweight, write);
+    }
+}
+
+vectorize! {
+    fn forward_rows(x: &[f32], weight: &[f32], eps: f32, y: &mut [f32], inv_rms: &mut [f32]) {
+        let dim = weight.len();
+        for (r, inv_rms) in inv_rms.iter_mut().enumerate() {
+            let (x, y) = (&x[r * dim..][..dim], &mut y[r * dim..][..dim]);
+            let mean_square = simd::dot(x, x) / dim as f32;
+            let inv = 1.0 / (mean_square + eps).sqrt();
+            *inv_rms = inv;
+            for i in 0..dim {
+                y[i] = x[i] * inv * weight[i];
+            }
+        }
+    }
+}
+
+vectorize! {
+    fn dx_rows(x: &[f32], weight: &[f32], inv_rms: &[f32], dy: &[f32], dx: &mut [f32]) {
+        let dim = weight.len();
+        for (r, &inv) in inv_rms.iter().enumerate() {
+            let (x, dy) = (&x[r * dim..][..dim], &dy[r * dim..][..dim]);
+            let dx = &mut dx[r * dim..][..dim];
+            for i in 0..dim {
+                dx[i] = dy[i] * weight[i];
+            }
+            let pull = inv * inv * simd::dot(dx, x) / dim as f32;
+            for i in 0..dim {
+                dx[i] = inv * (dx[i] - x[i] * pull);
+            }
+        }
+    }
+}
+
+vectorize! {
+    fn dweight_rows(x: &[f32], inv_rms: &[f32], dy: &[f32], dweight: &mut [f32]) {
+        let dim = dweight.len();
+        dweight.fill(0.0);
+        for (r, &inv) in inv_rms.iter().enumerate() {
+            let (x, dy) = (&x[r * dim..][..dim], &dy[r * dim..][..dim]);
+            for i in 0..dim {
+                dweight[i] = (dy[i] * inv).mul_add(x[i], dweight[i]);
+            }
+        }
     }
 }

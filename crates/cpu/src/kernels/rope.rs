@@ -8,7 +8,7 @@
 
 use crate::check::Heads;
 use crate::par::{self, Shared};
-use crate::simd;
+use crate::simd::vectorize;
 
 pub(crate) fn rotate(
     x: Heads,
@@ -19,7 +19,11 @@ pub(crate) fn rotate(
     inverse: bool,
     y: &mut [f32],
 ) {
+    if heads * dim == 0 {
+        return;
+    }
     let half = dim / 2;
+    let head_stride = x.head_stride();
     let row_len = heads * dim;
     let rows = batch * tokens;
     let per_task = par::rows_per_task(row_len);
@@ -27,23 +31,36 @@ pub(crate) fn rotate(
     let y = Shared::new(y);
     par::for_each(rows.div_ceil(per_task), |task| {
         let rows = task * per_task..((task + 1) * per_task).min(rows);
-        simd::run(|| {
-            for row in rows {
-                let at = positions[row] as usize * half;
-                let (cos, sin) = (&cos[at..][..half], &sin[at..][..half]);
-                for head in 0..heads {
-                    let x = &x.from(row / tokens, row % tokens, head)[..dim];
-                    // SAFETY: tasks have rows of their own.
-                    let y = unsafe { y.slice(row * row_len + head * dim, dim) };
-                    let (x_low, x_high) = x.split_at(half);
-                    let (y_low, y_high) = y.split_at_mut(half);
-                    for i in 0..half {
-                        let sin = sign * sin[i];
-                        y_low[i] = x_low[i].mul_add(cos[i], -(x_high[i] * sin));
-                        y_high[i] = x_high[i].mul_add(cos[i], x_low[i] * sin);
-                    }
-                }
-            }
-        });
+        for row in rows {
+            let at = positions[row] as usize * half;
+            let (cos, sin) = (&cos[at..][..half], &sin[at..][..half]);
+            // SAFETY: tasks have rows of their own.
+            let y = unsafe { y.slice(row * row_len, row_len) };
+            let x = x.from(row / tokens, row % tokens, 0);
+            rotate_heads(x, head_stride, cos, sin, sign, y);
+        }
     });
+}
+
+vectorize! {
+    /// All heads of one token: `x` holds them `head_stride` apart, `y` dense.
+    fn rotate_heads(
+        x: &[f32],
+        head_stride: usize,
+        cos: &[f32],
+        sin: &[f32],
+        sign: f32,
+        y: &mut [f32],
+    ) {
+        let half = cos.len();
+        for (head, y) in y.chunks_exact_mut(2 * half).enumerate() {
+            let (x_low, x_high) = x[head * head_stride..][..2 * half].split_at(half);
+            let (y_low, y_high) = y.split_at_mut(half);
+            for i in 0..half {
+                let sin = sign * sin[i];
+                y_low[i] = x_low[i].mul_add(cos[i], -(x_high[i] * sin));
+                y_high[i] = x_high[i].mul_add(cos[i], x_low[i] * sin);
+            }
+        }
+    }
 }

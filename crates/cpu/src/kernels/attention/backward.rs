@@ -8,7 +8,8 @@ use crate::check::Heads;
 use crate::kernels::matmul::{Matrix, Target, gemm};
 use crate::par::{self, Shared};
 use crate::pool::scratch;
-use crate::{AttentionParams, Write, simd};
+use crate::simd::{self, vectorize};
+use crate::{AttentionParams, Write};
 
 /// Operands and results of the forward pass; `out` and `lse` dense.
 #[derive(Clone, Copy)]
@@ -99,16 +100,15 @@ fn one_block(
     let mut shift = [f32::INFINITY; QUERIES]; // a query that sees nothing, and the padding: exp(-inf) = 0
     let mut delta = [0.0; QUERIES];
     let (shift, delta) = (&mut shift[..padded], &mut delta[..padded]);
-    simd::run(|| {
-        for i in 0..block.rows {
-            if lse[i] != f32::NEG_INFINITY {
-                shift[i] = lse[i];
-            }
-            let dout = &grads.dout.from(block.b, block.first + i, head)[..dim];
-            let out = &out[row_at(i)..][..dim];
-            delta[i] = simd::sum(dim, |d| dout[d] * out[d]);
+    for i in 0..block.rows {
+        if lse[i] != f32::NEG_INFINITY {
+            shift[i] = lse[i];
         }
-    });
+        delta[i] = dot(
+            &grads.dout.from(block.b, block.first + i, head)[..dim],
+            &out[row_at(i)..][..dim],
+        );
+    }
 
     // Rows of one head in tensors [B, T, heads, D] lie this far apart.
     let (q_stride, kv_stride) = (p.heads * dim, p.kv_heads * dim);
@@ -140,20 +140,10 @@ fn one_block(
         let dscores = &mut dprobs[..keys.1 * padded];
         times_keys(k, kv_head, dim, &block, keys, q_t, probs);
         times_keys(v, kv_head, dim, &block, keys, dout_t, dscores);
-        simd::run(|| {
-            if seen == Seen::Some {
-                mask(p, segments, &block, keys, probs);
-            }
-            let rows = probs
-                .chunks_exact_mut(padded)
-                .zip(dscores.chunks_exact_mut(padded));
-            for (probs, dscores) in rows {
-                for i in 0..padded {
-                    probs[i] = simd::exp(probs[i] - shift[i]);
-                    dscores[i] = probs[i] * (dscores[i] - delta[i]) * p.scale;
-                }
-            }
-        });
+        if seen == Seen::Some {
+            mask(p, segments, &block, keys, probs);
+        }
+        score_gradients(probs, dscores, shift, delta, p.scale);
         let kv_at = ((block.b * p.keys + keys.0) * p.kv_heads + kv_head) * dim;
         let to_dk = Target {
             out: grads.dk,
@@ -203,6 +193,33 @@ fn one_block(
         for i in 0..block.rows {
             // SAFETY: as above.
             unsafe { grads.dq.slice(row_at(i), dim) }.fill(0.0);
+        }
+    }
+}
+
+vectorize! {
+    fn dot(a: &[f32], b: &[f32]) -> f32 {
+        simd::dot(a, b)
+    }
+}
+
+vectorize! {
+    /// Scores become probabilities, and the gradients of probabilities become those of scores.
+    fn score_gradients(
+        scores: &mut [f32],
+        dprobs: &mut [f32],
+        shift: &[f32],
+        delta: &[f32],
+        scale: f32,
+    ) {
+        let padded = shift.len();
+        let rows = scores.chunks_exact_mut(padded).zip(dprobs.chunks_exact_mut(padded));
+        for (scores, dprobs) in rows {
+            let queries = shift.iter().zip(delta);
+            for ((score, dprob), (shift, delta)) in scores.iter_mut().zip(dprobs).zip(queries) {
+                *score = simd::exp(*score - shift);
+                *dprob = *score * (*dprob - delta) * scale;
+            }
         }
     }
 }

@@ -9,7 +9,8 @@ use crate::check::Heads;
 use crate::kernels::matmul::{Matrix, Target, gemm};
 use crate::par::{self, Shared};
 use crate::pool::scratch;
-use crate::{AttentionParams, Write, simd};
+use crate::simd::{self, vectorize};
+use crate::{AttentionParams, Write};
 
 pub(crate) fn forward(
     p: &AttentionParams,
@@ -59,12 +60,10 @@ fn one_block(
         }
         let scores = &mut scores[..keys.1 * padded];
         times_keys(k, kv_head, dim, &block, keys, q_t, scores);
-        simd::run(|| {
-            if seen == Seen::Some {
-                mask(p, segments, &block, keys, scores);
-            }
-            online_softmax(scores, max, sum, out_t);
-        });
+        if seen == Seen::Some {
+            mask(p, segments, &block, keys, scores);
+        }
+        online_softmax(scores, max, sum, out_t);
         // out^T [D, padded] += v^T [D, keys] . p^T [keys, padded]
         let values = v.from(block.b, keys.0, kv_head);
         let values = Matrix {
@@ -106,43 +105,35 @@ fn one_block(
     }
 }
 
-/// Turns a block of scores into probabilities relative to the new maximum, and rescales what went before.
-#[inline(always)]
-fn online_softmax(scores: &mut [f32], max: &mut [f32], sum: &mut [f32], out_t: &mut [f32]) {
-    let padded = max.len();
-    let mut correction = [0.0; QUERIES];
-    let correction = &mut correction[..padded];
-    correction.copy_from_slice(max);
-    for scores in scores.chunks_exact(padded) {
-        for i in 0..padded {
-            max[i] = if scores[i] > max[i] {
-                scores[i]
-            } else {
-                max[i]
-            };
+vectorize! {
+    /// Turns a block of scores into probabilities relative to the new maximum, and rescales what went before.
+    fn online_softmax(scores: &mut [f32], max: &mut [f32], sum: &mut [f32], out_t: &mut [f32]) {
+        let padded = max.len();
+        let mut correction = [0.0; QUERIES];
+        let mut shift = [0.0; QUERIES];
+        let (correction, shift) = (&mut correction[..padded], &mut shift[..padded]);
+        correction.copy_from_slice(max);
+        for scores in scores.chunks_exact(padded) {
+            for (max, score) in max.iter_mut().zip(scores) {
+                *max = if *score > *max { *score } else { *max };
+            }
         }
-    }
-    let mut shift = [0.0; QUERIES];
-    let shift = &mut shift[..padded];
-    for i in 0..padded {
-        // A query that has seen nothing yet: any finite shift gives exp(-inf) = 0.
-        shift[i] = if max[i] == f32::NEG_INFINITY {
-            0.0
-        } else {
-            max[i]
-        };
-        correction[i] = simd::exp(correction[i] - shift[i]);
-        sum[i] *= correction[i];
-    }
-    for scores in scores.chunks_exact_mut(padded) {
         for i in 0..padded {
-            scores[i] = simd::exp(scores[i] - shift[i]);
-            sum[i] += scores[i];
+            // A query that has seen nothing yet: any finite shift gives exp(-inf) = 0.
+            shift[i] = if max[i] == f32::NEG_INFINITY { 0.0 } else { max[i] };
+            correction[i] = simd::exp(correction[i] - shift[i]);
+            sum[i] *= correction[i];
         }
-    }
-    for out in out_t.chunks_exact_mut(padded) {
-        for i in 0..padded {
-            out[i] *= correction[i];
+        for scores in scores.chunks_exact_mut(padded) {
+            for ((score, shift), sum) in scores.iter_mut().zip(shift.iter()).zip(sum.iter_mut()) {
+                *score = simd::exp(*score - shift);
+                *sum += *score;
+            }
+        }
+        for out in out_t.chunks_exact_mut(padded) {
+            for (out, correction) in out.iter_mut().zip(correction.iter()) {
+                *out *= correction;
+            }
         }
     }
 }

@@ -20,10 +20,11 @@ mod forward;
 pub(crate) use backward::{Saved, backward};
 pub(crate) use forward::forward;
 
+use super::elementwise::scale_piece;
 use super::matmul::{Matrix, Target, copy, gemm};
 use crate::check::Heads;
 use crate::par::Shared;
-use crate::simd::{self, LANES};
+use crate::simd::{LANES, vectorize};
 use crate::{AttentionParams, Write};
 
 /// Queries of a block: the lanes of the softmax.
@@ -92,12 +93,10 @@ impl QueryBlock {
             row_stride: 1,
             col_stride: x.row_stride(),
         };
-        simd::run(|| {
-            copy(transposed, dim, self.rows, out, self.padded);
-            for x in &mut out[..dim * self.padded] {
-                *x *= factor;
-            }
-        });
+        copy(transposed, dim, self.rows, out, self.padded);
+        if factor != 1.0 {
+            scale_piece(&mut out[..dim * self.padded], factor);
+        }
     }
 }
 
@@ -186,36 +185,42 @@ fn times_keys(
 }
 
 /// Sets the scores `[keys, padded]` that are not seen to minus infinity.
-#[inline(always)]
 fn mask(
     p: &AttentionParams,
     segments: Segments,
     q: &QueryBlock,
-    (first_key, keys): (usize, usize),
+    keys: (usize, usize),
     scores: &mut [f32],
 ) {
     let window = p
         .window
         .map_or(i32::MAX, |window| i32::try_from(window).unwrap_or(i32::MAX));
-    let nearest_allowed = if p.causal { 0 } else { i32::MIN };
-    let segments = block_segments(p, segments, q, (first_key, keys));
-    for (j, scores) in scores.chunks_exact_mut(q.padded).take(keys).enumerate() {
-        // Distance of query 0 of the block; query i is i further on.
-        let base = (q.first as isize + QueryBlock::offset(p) - (first_key + j) as isize) as i32;
+    let allowed = (if p.causal { 0 } else { i32::MIN }, window);
+    let segments = block_segments(p, segments, q, keys);
+    for (j, scores) in scores.chunks_exact_mut(q.padded).enumerate() {
+        let distance = (q.first as isize + QueryBlock::offset(p) - (keys.0 + j) as isize) as i32;
+        mask_distances(scores, distance, allowed);
+        if let Some((queries, keys)) = segments {
+            mask_segments(scores, queries, keys[j]);
+        }
+    }
+}
+
+vectorize! {
+    /// One key; query 0 is `distance` after it, query `i` is `i` further on; `allowed` excludes its end.
+    fn mask_distances(scores: &mut [f32], distance: i32, allowed: (i32, i32)) {
         for (i, score) in scores.iter_mut().enumerate() {
-            let distance = base + i as i32;
-            let sees = distance >= nearest_allowed && distance < window;
+            let distance = distance + i as i32;
+            let sees = distance >= allowed.0 && distance < allowed.1;
             *score = if sees { *score } else { f32::NEG_INFINITY };
         }
-        if let Some((queries, keys)) = segments {
-            let key = keys[j];
-            for (score, query) in scores.iter_mut().zip(queries) {
-                *score = if *query == key {
-                    *score
-                } else {
-                    f32::NEG_INFINITY
-                };
-            }
+    }
+}
+
+vectorize! {
+    fn mask_segments(scores: &mut [f32], queries: &[u32], key: u32) {
+        for (score, query) in scores.iter_mut().zip(queries) {
+            *score = if *query == key { *score } else { f32::NEG_INFINITY };
         }
     }
 }

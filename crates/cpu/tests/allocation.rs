@@ -1,0 +1,195 @@
+//! Once the pool is warm, kernels allocate nothing over 4 KiB.
+//!
+//! A test binary of its own with a single test: the counting allocator sees the whole process.
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout as AllocLayout, System};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use candle_core::{CpuStorage, DType, Layout, Result};
+use common::*;
+use tt_cpu::{AdamWParams, AttentionParams, CrossEntropyParams, FusedOps, RngKey, Write, pool};
+
+const LARGE: usize = 4096;
+static LARGE_ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+struct Counting;
+
+// SAFETY: every call is passed on to the system allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: AllocLayout) -> *mut u8 {
+        if layout.size() > LARGE {
+            LARGE_ALLOCATIONS.fetch_add(1, Relaxed);
+        }
+        // SAFETY: as for this method.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: AllocLayout) {
+        // SAFETY: as for this method.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+struct Linear {
+    x: Operand,
+    w: Operand,
+    dy: Operand,
+}
+
+impl Linear {
+    fn new(m: usize, k: usize, n: usize) -> Self {
+        Self {
+            x: Operand::f32(random(m * k, 1), (m, k)),
+            w: Operand::f32(random(n * k, 2), (n, k)),
+            dy: Operand::f32(random(m * n, 3), (m, n)),
+        }
+    }
+
+    /// Forward, gradient by input, gradient by weight, into pooled outputs.
+    fn run(&self) -> Result<()> {
+        let &[m, k] = self.x.layout.dims() else {
+            unreachable!("two dims")
+        };
+        let n = self.w.layout.dims()[0];
+        let (w_t, dy_t) = (
+            self.w.layout.transpose(0, 1)?,
+            self.dy.layout.transpose(0, 1)?,
+        );
+        let mut y = pool::take(DType::F32, m * n);
+        CpuStorage::matmul_into(
+            self.x.view(),
+            (&self.w.storage, &w_t),
+            &mut y,
+            Write::Assign,
+        )?;
+        let mut dx = pool::take(DType::F32, m * k);
+        CpuStorage::matmul_into(self.dy.view(), self.w.view(), &mut dx, Write::Assign)?;
+        let mut dw = pool::take(DType::F32, n * k);
+        let dy_t = (&self.dy.storage, &dy_t);
+        CpuStorage::matmul_into(dy_t, self.x.view(), &mut dw, Write::Accumulate)?;
+        for output in [y, dx, dw] {
+            pool::give(output);
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn warm_kernels_allocate_nothing_large() -> Result<()> {
+    let linears = [
+        (1024, 256, 704),
+        (1024, 704, 256),
+        (48, 64, 1600),
+        (1, 256, 256),
+        (100, 256, 50),
+    ]
+    .map(|(m, k, n)| Linear::new(m, k, n));
+
+    let p = AttentionParams {
+        batch: 2,
+        queries: 250,
+        keys: 250,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 32,
+        scale: 0.2,
+        causal: true,
+        window: None,
+    };
+    let q = Operand::f32(random(2 * 250 * 128, 5), (2, 250, 4, 32));
+    let kv = Operand::f32(random(2 * 250 * 64, 6), (2, 250, 2, 32));
+    let [mut out, mut dq] = [2 * 250 * 128, 2 * 250 * 128].map(zeros);
+    let [mut dk, mut dv] = [2 * 250 * 64, 2 * 250 * 64].map(zeros);
+    let mut lse = zeros(2 * 4 * 250);
+    let (q_layout, lse_layout) = (q.layout.clone(), Layout::contiguous(2 * 4 * 250));
+
+    let (rows, dim, vocab) = (500, 256, 2048);
+    let hidden = Operand::f32(random(rows * dim, 7), (rows, dim));
+    let head = Operand::f32(random(vocab * dim, 8), (vocab, dim));
+    let labels = Operand::i64((0..rows as i64).collect(), rows);
+    let ce = CrossEntropyParams {
+        ignore_index: -100,
+        label_smoothing: 0.0,
+        z_loss: 0.0,
+    };
+    let [mut totals, mut dh, mut dhead] = [3, rows * dim, vocab * dim].map(zeros);
+
+    let norm = Operand::f32(random(dim, 9), dim);
+    let [mut y, mut inv, mut dx, mut dnorm] = [rows * dim, rows, rows * dim, dim].map(zeros);
+    let inv_layout = Layout::contiguous(rows);
+    let scale = Operand::f32(vec![1.0], 1);
+    let adamw = AdamWParams {
+        lr: 1e-3,
+        beta1: 0.9,
+        beta2: 0.99,
+        eps: 1e-8,
+        weight_decay: 0.1,
+        step: 1,
+    };
+    let [mut param, mut m, mut v] = [rows * dim; 3].map(zeros);
+    let rng = RngKey { key: 1, stream: 2 };
+
+    let mut step = || -> Result<()> {
+        linears.iter().try_for_each(Linear::run)?;
+        CpuStorage::attention(&p, q.view(), kv.view(), kv.view(), None, &mut out, &mut lse)?;
+        CpuStorage::attention_backward(
+            &p,
+            q.view(),
+            kv.view(),
+            kv.view(),
+            None,
+            (&out, &q_layout),
+            (&lse, &lse_layout),
+            q.view(),
+            &mut dq,
+            &mut dk,
+            &mut dv,
+        )?;
+        CpuStorage::linear_cross_entropy(
+            &ce,
+            hidden.view(),
+            head.view(),
+            labels.view(),
+            &mut totals,
+            Some(&mut dh),
+            Some(&mut dhead),
+        )?;
+        CpuStorage::rms_norm(hidden.view(), norm.view(), 1e-6, &mut y, &mut inv)?;
+        CpuStorage::rms_norm_backward(
+            hidden.view(),
+            norm.view(),
+            (&inv, &inv_layout),
+            hidden.view(),
+            Some(&mut dx),
+            Some((&mut dnorm, Write::Assign)),
+        )?;
+        CpuStorage::swiglu(hidden.view(), hidden.view(), &mut y)?;
+        CpuStorage::dropout(hidden.view(), 0.1, rng, &mut y)?;
+        CpuStorage::sum_rows_into(hidden.view(), rows, &mut dnorm, Write::Assign)?;
+        CpuStorage::sum_squares_into(hidden.view(), &mut totals, 0)?;
+        CpuStorage::adamw_step(
+            &adamw,
+            &mut param,
+            hidden.view(),
+            scale.view(),
+            &mut m,
+            &mut v,
+        )
+    };
+    // How many tasks run at once, and so how much scratch is live, varies: warm up until the pool has seen the most.
+    for _ in 0..20 {
+        step()?;
+    }
+    let (allocations, misses) = (LARGE_ALLOCATIONS.load(Relaxed), pool::stats().misses);
+    for _ in 0..5 {
+        step()?;
+    }
+    assert_eq!(pool::stats().misses, misses, "the pool was warm");
+    assert_eq!(LARGE_ALLOCATIONS.load(Relaxed), allocations);
+    Ok(())
+}
