@@ -1,0 +1,88 @@
+//! [`App`]: the command line with the plug-ins it knows.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use tt_config::Entry;
+
+use crate::cli::{self, Request};
+use crate::commands::{Invocation, show};
+use crate::configs;
+use crate::failure::Failure;
+use crate::plugins::{BuildModel, BuildOptimizer, BuildTrainer, Plugins};
+
+/// The program. What is added replaces a built-in of the same name.
+pub struct App {
+    plugins: Plugins,
+}
+
+impl Default for App {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl App {
+    /// With the built-in models, trainers and optimizers.
+    pub fn new() -> Self {
+        Self {
+            plugins: Plugins::built_in(),
+        }
+    }
+
+    /// Adds a model: what `model.type` may name.
+    pub fn with_model(mut self, entry: Entry<BuildModel>) -> Self {
+        self.plugins.models = self.plugins.models.with(entry);
+        self
+    }
+
+    /// Adds a trainer: what `trainer.type` may name.
+    pub fn with_trainer(mut self, entry: Entry<BuildTrainer>) -> Self {
+        self.plugins.trainers = self.plugins.trainers.with(entry);
+        self
+    }
+
+    /// Adds an optimizer: what `trainer.optimizer.type` may name.
+    pub fn with_optimizer(mut self, entry: Entry<BuildOptimizer>) -> Self {
+        self.plugins.optimizers = self.plugins.optimizers.with(entry);
+        self
+    }
+
+    /// Does what the arguments after the program's name ask for. Errors are printed here, once.
+    pub fn run(self, args: impl IntoIterator<Item = OsString>) -> ExitCode {
+        match self.try_run(args) {
+            Ok(code) => code,
+            Err(failure) => {
+                eprintln!("{failure}");
+                failure.exit_code()
+            }
+        }
+    }
+
+    fn try_run(self, args: impl IntoIterator<Item = OsString>) -> Result<ExitCode, Failure> {
+        match cli::parse(args).map_err(Failure::request)? {
+            Request::Help(args) => {
+                print!("{}", cli::help(&configs::groups(&args)?));
+                Ok(ExitCode::SUCCESS)
+            }
+            Request::Version => {
+                println!("tpu-train {}", env!("CARGO_PKG_VERSION"));
+                Ok(ExitCode::SUCCESS)
+            }
+            Request::Run(command, args) => {
+                let composition = configs::compose(&args)?;
+                for warning in composition.warnings() {
+                    eprintln!("warning: {warning}");
+                }
+                match args.show {
+                    Some(part) => show::run(&composition, part, &args),
+                    None => (command.run)(Invocation {
+                        groups: configs::groups(&args)?,
+                        plugins: self.plugins,
+                        composition,
+                    }),
+                }
+            }
+        }
+    }
+}

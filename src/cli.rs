@@ -1,0 +1,475 @@
+//! The command line, defined once: `tpu-train [COMMAND] [FLAG | OVERRIDE]...`.
+//!
+//! Flags keep the names and meaning they have in Hydra, which reads them as Python's argparse does: a value follows as
+//! the next argument or after `=`, flags and overrides may be mixed, `--` ends the flags. What is neither a flag nor a
+//! command is an override, and composition reads it.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use crate::commands::{self, Command};
+use crate::configs::Groups;
+
+/// What a command line asks for.
+pub(crate) enum Request {
+    Help(Args),
+    Version,
+    /// Run a command, or with [`Args::show`] print the config it would run with.
+    Run(&'static Command, Args),
+}
+
+/// The arguments that shape composition, the same for every command.
+#[derive(Debug, Default)]
+pub(crate) struct Args {
+    pub(crate) show: Option<Show>,
+    pub(crate) package: Option<String>,
+    pub(crate) resolve: bool,
+    pub(crate) config_name: Option<String>,
+    pub(crate) config_path: Option<PathBuf>,
+    pub(crate) config_dir: Option<PathBuf>,
+    pub(crate) overrides: Vec<String>,
+    help: bool,
+    version: bool,
+}
+
+/// The part of the config that `--cfg` prints.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Show {
+    Job,
+    Hydra,
+    All,
+}
+
+/// A command line that cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum UsageError {
+    #[error("unknown flag `{flag}`{}", hint(.nearest))]
+    UnknownFlag {
+        flag: String,
+        nearest: Option<String>,
+    },
+    #[error("unknown command `{command}`{}; an override has the form key=value", hint(.nearest))]
+    UnknownCommand {
+        command: String,
+        nearest: Option<String>,
+    },
+    #[error("flag `{flag}` needs a value: {value}")]
+    MissingValue { flag: String, value: &'static str },
+    #[error("flag `{flag}` takes no value")]
+    UnexpectedValue { flag: String },
+    #[error("`{value}` is not a value of `{flag}`: {expected}")]
+    BadValue {
+        flag: String,
+        value: String,
+        expected: &'static str,
+    },
+    #[error("flag `{flag}` does nothing without `{needs}`")]
+    Alone {
+        flag: &'static str,
+        needs: &'static str,
+    },
+    #[error("argument is not UTF-8: {0:?}")]
+    NotUtf8(OsString),
+}
+
+fn hint(nearest: &Option<String>) -> String {
+    match nearest {
+        Some(nearest) => format!(", did you mean `{nearest}`?"),
+        None => String::new(),
+    }
+}
+
+/// One flag. `value` names the value in the help text; a flag without one is a switch.
+struct Flag {
+    long: &'static str,
+    short: Option<&'static str>,
+    value: Option<&'static str>,
+    about: &'static str,
+    set: fn(&mut Args, String) -> Result<(), BadValue>,
+}
+
+/// A value that a flag does not take; says what it would.
+struct BadValue(&'static str);
+
+/// A short form may have two letters, as in Hydra; so switches cannot be bundled.
+const FLAGS: &[Flag] = &[
+    Flag {
+        long: "--cfg",
+        short: Some("-c"),
+        value: Some("job|hydra|all"),
+        about: "Print the config instead of running",
+        set: |args, value| {
+            args.show = Some(match value.as_str() {
+                "job" => Show::Job,
+                "hydra" => Show::Hydra,
+                "all" => Show::All,
+                _ => return Err(BadValue("job, hydra or all")),
+            });
+            Ok(())
+        },
+    },
+    Flag {
+        long: "--resolve",
+        short: None,
+        value: None,
+        about: "With --cfg: resolve interpolations before printing",
+        set: |args, _| {
+            args.resolve = true;
+            Ok(())
+        },
+    },
+    Flag {
+        long: "--package",
+        short: Some("-p"),
+        value: Some("KEY"),
+        about: "With --cfg: print only the part at this key",
+        set: |args, value| {
+            args.package = Some(value);
+            Ok(())
+        },
+    },
+    Flag {
+        long: "--config-name",
+        short: Some("-cn"),
+        value: Some("NAME"),
+        about: "The root config [default: default]",
+        set: |args, value| {
+            args.config_name = Some(value);
+            Ok(())
+        },
+    },
+    Flag {
+        long: "--config-path",
+        short: Some("-cp"),
+        value: Some("DIR"),
+        about: "Where configs are looked for first [default: ./configs]",
+        set: |args, value| {
+            args.config_path = Some(value.into());
+            Ok(())
+        },
+    },
+    Flag {
+        long: "--config-dir",
+        short: Some("-cd"),
+        value: Some("DIR"),
+        about: "One more folder to look for configs in",
+        set: |args, value| {
+            args.config_dir = Some(value.into());
+            Ok(())
+        },
+    },
+    Flag {
+        long: "--run",
+        short: Some("-r"),
+        value: None,
+        about: "Run one job, as is done without it",
+        set: |_, _| Ok(()),
+    },
+    Flag {
+        long: "--version",
+        short: Some("-V"),
+        value: None,
+        about: "Print the version",
+        set: |args, _| {
+            args.version = true;
+            Ok(())
+        },
+    },
+    Flag {
+        long: "--help",
+        short: Some("-h"),
+        value: None,
+        about: "Print this help",
+        set: |args, _| {
+            args.help = true;
+            Ok(())
+        },
+    },
+];
+
+/// Reads the arguments after the program's name.
+pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Request, UsageError> {
+    let mut args = args
+        .into_iter()
+        .map(|arg| arg.into_string().map_err(UsageError::NotUtf8));
+    let mut parsed = Args::default();
+    let mut command = None;
+    let mut flags_ended = false;
+    while let Some(arg) = args.next().transpose()? {
+        if flags_ended || !is_flag(&arg) {
+            match command_named(&arg)? {
+                Some(found) if command.is_none() => command = Some(found),
+                _ => parsed.overrides.push(arg),
+            }
+        } else if arg == "--" {
+            flags_ended = true;
+        } else {
+            let (name, mut value) = match arg.split_once('=') {
+                Some((name, value)) => (name, Some(value.to_owned())),
+                None => (arg.as_str(), None),
+            };
+            let flag = flag_named(name)?;
+            if flag.value.is_some() && value.is_none() {
+                value = args.next().transpose()?;
+            }
+            flag.apply(&mut parsed, name, value)?;
+        }
+    }
+    parsed.into_request(command.unwrap_or(&commands::TRAIN))
+}
+
+/// `-` alone and negative numbers are not flags, but no override is either: composition will say so.
+fn is_flag(arg: &str) -> bool {
+    arg.strip_prefix('-')
+        .and_then(|rest| rest.chars().next())
+        .is_some_and(|c| c == '-' || c.is_ascii_alphabetic())
+}
+
+/// A bare word is a command; anything with a sign of the override grammar in it is an override.
+fn command_named(arg: &str) -> Result<Option<&'static Command>, UsageError> {
+    if arg.is_empty() || !arg.chars().all(|c| c.is_ascii_alphanumeric() || c == '-') {
+        return Ok(None);
+    }
+    match commands::TABLE.iter().find(|command| command.name == arg) {
+        Some(command) => Ok(Some(command)),
+        None => Err(UsageError::UnknownCommand {
+            command: arg.to_owned(),
+            nearest: nearest(arg, commands::TABLE.iter().map(|command| command.name)),
+        }),
+    }
+}
+
+fn flag_named(name: &str) -> Result<&'static Flag, UsageError> {
+    FLAGS
+        .iter()
+        .find(|flag| flag.long == name || flag.short == Some(name))
+        .ok_or_else(|| UsageError::UnknownFlag {
+            flag: name.to_owned(),
+            nearest: nearest(name, FLAGS.iter().map(|flag| flag.long)),
+        })
+}
+
+/// The known word that `word` is most likely a slip of.
+fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<String> {
+    known
+        .map(|candidate| (strsim::damerau_levenshtein(word, candidate), candidate))
+        .filter(|(distance, candidate)| distance * 3 <= candidate.len())
+        .min()
+        .map(|(_, candidate)| candidate.to_owned())
+}
+
+impl Flag {
+    fn apply(&self, args: &mut Args, name: &str, value: Option<String>) -> Result<(), UsageError> {
+        let flag = || name.to_owned();
+        let value = match (self.value, value) {
+            (Some(_), Some(value)) => value,
+            (None, None) => String::new(),
+            (Some(expected), None) => {
+                return Err(UsageError::MissingValue {
+                    flag: flag(),
+                    value: expected,
+                });
+            }
+            (None, Some(_)) => return Err(UsageError::UnexpectedValue { flag: flag() }),
+        };
+        (self.set)(args, value.clone()).map_err(|BadValue(expected)| UsageError::BadValue {
+            flag: flag(),
+            value,
+            expected,
+        })
+    }
+}
+
+impl Args {
+    fn into_request(self, command: &'static Command) -> Result<Request, UsageError> {
+        if self.help {
+            return Ok(Request::Help(self));
+        }
+        if self.version {
+            return Ok(Request::Version);
+        }
+        let alone = |flag| UsageError::Alone {
+            flag,
+            needs: "--cfg",
+        };
+        if self.show.is_none() && self.resolve {
+            return Err(alone("--resolve"));
+        }
+        if self.show.is_none() && self.package.is_some() {
+            return Err(alone("--package"));
+        }
+        Ok(Request::Run(command, self))
+    }
+}
+
+/// The help text; `groups` are the config groups with their options.
+pub(crate) fn help(groups: &Groups) -> String {
+    let mut rows = Vec::new();
+    let section = |rows: &mut Vec<(String, String)>, title: &str| {
+        rows.push((format!("\n{title}:"), String::new()));
+    };
+    section(&mut rows, "commands");
+    for command in commands::TABLE {
+        rows.push((format!("  {}", command.name), command.about.to_owned()));
+    }
+    section(&mut rows, "flags");
+    for flag in FLAGS {
+        rows.push((format!("  {}", flag.usage()), flag.about.to_owned()));
+    }
+    section(&mut rows, "config groups (choose with group=option)");
+    for (group, options) in groups {
+        let options: Vec<_> = options.iter().map(String::as_str).collect();
+        rows.push((format!("  {group}"), options.join(", ")));
+    }
+    section(&mut rows, "exit codes");
+    for (code, meaning) in EXIT_CODES {
+        rows.push((format!("  {code}"), (*meaning).to_owned()));
+    }
+
+    let width = rows.iter().map(|(left, _)| left.len()).max().unwrap_or(0);
+    let mut text = String::from(HELP_HEAD);
+    for (left, right) in rows {
+        text.push_str(format!("{left:width$}  {right}").trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+const HELP_HEAD: &str = "\
+tpu-train: research-scale language model training, configured as in Hydra
+
+usage: tpu-train [COMMAND] [FLAG | OVERRIDE]...
+
+  tpu-train +model=qwen2 +trainer=lm lr=5e-5
+  tpu-train +model=qwen2 model/size=nano +trainer=lm data=text data.path='corpus/*.txt'
+";
+
+const EXIT_CODES: &[(u8, &str)] = &[
+    (0, "done"),
+    (1, "the run failed"),
+    (2, "the request was wrong"),
+    (75, "preempted; the same command continues"),
+    (130, "interrupted; the same command continues"),
+];
+
+impl Flag {
+    fn usage(&self) -> String {
+        let names = match self.short {
+            Some(short) => format!("{}, {short}", self.long),
+            None => self.long.to_owned(),
+        };
+        match self.value {
+            Some(value) => format!("{names} {value}"),
+            None => names,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn parsed(args: &[&str]) -> Result<Args, UsageError> {
+        match parse(args.iter().map(OsString::from))? {
+            Request::Run(_, args) => Ok(args),
+            Request::Help(_) | Request::Version => panic!("{args:?} asks for a text"),
+        }
+    }
+
+    #[test]
+    fn flags_and_overrides_mix_in_any_order() {
+        let args = parsed(&[
+            "+model=qwen2",
+            "--cfg",
+            "job",
+            "lr=5e-5",
+            "-p=trainer",
+            "--resolve",
+        ]);
+        let args = args.unwrap();
+        assert_eq!(args.overrides, ["+model=qwen2", "lr=5e-5"]);
+        assert_eq!(args.show, Some(Show::Job));
+        assert_eq!(args.package.as_deref(), Some("trainer"));
+        assert!(args.resolve);
+    }
+
+    #[test]
+    fn short_forms_have_one_letter_or_two() {
+        let args = parsed(&["-cn", "mine", "-cd=more", "-c", "all"]).unwrap();
+        assert_eq!(args.config_name.as_deref(), Some("mine"));
+        assert_eq!(args.config_dir, Some("more".into()));
+        assert_eq!(args.show, Some(Show::All));
+    }
+
+    #[test]
+    fn everything_after_two_dashes_is_an_override() {
+        assert_eq!(
+            parsed(&["--", "--cfg=job"]).unwrap().overrides,
+            ["--cfg=job"]
+        );
+    }
+
+    #[test]
+    fn a_value_may_begin_with_a_dash() {
+        assert_eq!(
+            parsed(&["-cn", "-odd"]).unwrap().config_name.as_deref(),
+            Some("-odd")
+        );
+    }
+
+    #[test]
+    fn a_command_may_follow_its_overrides() {
+        assert_eq!(parsed(&["lr=1", "train"]).unwrap().overrides, ["lr=1"]);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_told_apart() {
+        let message = |args: &[&str]| parsed(args).unwrap_err().to_string();
+        assert_eq!(
+            message(&["--cfgs"]),
+            "unknown flag `--cfgs`, did you mean `--cfg`?"
+        );
+        assert_eq!(
+            message(&["--cfg"]),
+            "flag `--cfg` needs a value: job|hydra|all"
+        );
+        assert_eq!(
+            message(&["-c=x"]),
+            "`x` is not a value of `-c`: job, hydra or all"
+        );
+        assert_eq!(message(&["--resolve=1"]), "flag `--resolve` takes no value");
+        assert_eq!(
+            message(&["--resolve"]),
+            "flag `--resolve` does nothing without `--cfg`"
+        );
+        assert!(message(&["trian"]).contains("did you mean `train`?"));
+    }
+
+    #[test]
+    fn every_flag_is_distinct_sorted_into_the_help_and_documented() {
+        let help = help(&Groups::from([(
+            "model".into(),
+            BTreeSet::from(["qwen2".into()]),
+        )]));
+        let mut names = Vec::new();
+        for flag in FLAGS {
+            assert!(flag.long.starts_with("--"), "{}", flag.long);
+            assert!(
+                flag.about.starts_with(|c: char| c.is_uppercase()),
+                "{}",
+                flag.long
+            );
+            assert!(!flag.about.ends_with('.'), "{}", flag.long);
+            assert!(help.contains(&flag.usage()), "{}", flag.long);
+            names.push(flag.long);
+            names.extend(flag.short);
+        }
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+        assert!(help.lines().all(|line| line.len() <= 100), "{help}");
+    }
+}

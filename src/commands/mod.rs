@@ -1,0 +1,35 @@
+//! The subcommands, one file each.
+
+pub(crate) mod show;
+mod train;
+
+use std::process::ExitCode;
+
+use tt_config::Composition;
+
+use crate::configs::Groups;
+use crate::failure::Failure;
+use crate::plugins::Plugins;
+
+/// What a subcommand works from.
+pub(crate) struct Invocation {
+    pub(crate) composition: Composition,
+    pub(crate) plugins: Plugins,
+    pub(crate) groups: Groups,
+}
+
+/// A subcommand.
+pub(crate) struct Command {
+    pub(crate) name: &'static str,
+    pub(crate) about: &'static str,
+    pub(crate) run: fn(Invocation) -> Result<ExitCode, Failure>,
+}
+
+/// What runs when no command is named.
+pub(crate) const TRAIN: Command = Command {
+    name: "train",
+    about: "Train a model; what is done when no command is named",
+    run: train::run,
+};
+
+pub(crate) const TABLE: &[Command] = &[TRAIN];

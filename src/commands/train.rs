@@ -1,0 +1,241 @@
+//! `tpu-train train`: from a composed configuration to a trained checkpoint.
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use serde_json::Value as Json;
+use tt_checkpoint::Checkpoint;
+use tt_collators::Baselines;
+use tt_config::{Composition, Missing, Node, Value};
+use tt_metrics::{Console, Jsonl, Metrics, Scalars, Summary};
+use tt_nn::ParamTree;
+use tt_tensor::{Device, Seed};
+use tt_trainers::{Ending, Outcome, StopFlag, TrainJob, load_params};
+
+use crate::commands::Invocation;
+use crate::commands::show::only_hydra;
+use crate::failure::Failure;
+use crate::resume::{self, RESOLVED_CONFIG, Resume, Start, Wanted};
+use crate::run_dir::RunDir;
+use crate::setup::Setup;
+use crate::signals::StopSignal;
+
+pub(crate) fn run(mut invocation: Invocation) -> Result<ExitCode, Failure> {
+    let setup = Setup::read(&invocation)?;
+    let is_debug = setup.config.debug;
+    train(&mut invocation.composition, setup).inspect_err(|failure| {
+        if is_debug {
+            eprintln!("{failure:?}");
+        }
+    })
+}
+
+/// Everything that may be wrong with the request comes before the first file is written.
+fn train(composition: &mut Composition, setup: Setup) -> Result<ExitCode, Failure> {
+    start_threads(setup.config.device.threads)?;
+    let stop = StopFlag::default();
+    let signal = StopSignal::install(stop.clone()).map_err(Failure::run)?;
+    let data = setup.open_data(composition)?;
+    let baselines = data.baselines().map_err(Failure::run)?;
+
+    let Start {
+        run_dir,
+        checkpoint,
+        notes,
+    } = start(composition, &setup.config.resume)?;
+    record(composition, &run_dir)?;
+    notes.iter().for_each(|note| println!("{note}"));
+
+    let Setup {
+        config,
+        model,
+        pretrained,
+        trainer_config,
+        trainer,
+        make_optimizer,
+    } = setup;
+    let device = config.device.device();
+    let params = match (&checkpoint, &pretrained) {
+        (Some(checkpoint), _) => {
+            warn_of_other_rounding(checkpoint, device)?;
+            let weights = checkpoint.model().map_err(Failure::request)?;
+            load_params(&*model, &weights, device).map_err(Failure::request)?
+        }
+        (None, Some(pretrained)) => pretrained.load(&*model, device).map_err(Failure::run)?,
+        (None, None) => {
+            let seed = Seed::new(config.seed).fold_str("init");
+            ParamTree::init(&model.params(), seed, device).map_err(Failure::run)?
+        }
+    };
+    println!(
+        "{:.2} M parameters; baselines on validation: unigram {:.4}, bigram {:.4} nats/token",
+        params.elem_count() as f64 / 1e6,
+        baselines.unigram_nats,
+        baselines.bigram_nats
+    );
+    println!("run folder {}", run_dir.path().display());
+
+    let optimizer = make_optimizer(&params).map_err(Failure::run)?;
+    let first_step = checkpoint.as_ref().map_or(0, Checkpoint::step);
+    let console = Console::new(
+        &config.logging,
+        first_step,
+        trainer_config.max_steps.unwrap_or(0),
+        trainer_config.log_interval,
+    );
+    let metrics = Metrics::new(open_metrics(&run_dir, first_step)?).with(console);
+    let outcome = tt_trainers::run(TrainJob {
+        model,
+        params,
+        trainer,
+        optimizer,
+        config: trainer_config,
+        data,
+        baselines,
+        device,
+        seed: config.seed,
+        run_dir: run_dir.path().to_owned(),
+        resume: checkpoint,
+        metrics,
+        stop,
+    })
+    .map_err(classify)?;
+    conclude(&outcome, &baselines, &run_dir, composition)?;
+    Ok(match outcome.ending {
+        Ending::Finished => ExitCode::SUCCESS,
+        Ending::Stopped => ExitCode::from(signal.exit_code()),
+    })
+}
+
+fn start_threads(threads: Option<usize>) -> Result<(), Failure> {
+    let Some(threads) = threads else {
+        return Ok(()); // rayon's own choice
+    };
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
+    pool.build_global()
+        .context("device.threads")
+        .map_err(Failure::run)
+}
+
+fn start(composition: &Composition, resume: &str) -> Result<Start, Failure> {
+    let run_dir = composition.resolved("hydra.run.dir", Missing::Refuse)?;
+    let pattern = composition.get("hydra.run.dir").and_then(Node::as_str);
+    let config = composition.resolve(Missing::Keep)?.to_json();
+    let wanted = Wanted::new(
+        run_dir.as_str().unwrap_or_default(),
+        pattern.unwrap_or_default(),
+        &config,
+    );
+    resume::decide(&Resume::from(resume), &wanted).map_err(Failure::request)
+}
+
+/// Writes what the run was asked for, and where it is made.
+fn record(composition: &mut Composition, run_dir: &RunDir) -> Result<(), Failure> {
+    let path = run_dir.path().display().to_string();
+    composition.set("hydra.runtime.output_dir", Value::Str(path));
+    let hydra = only_hydra(composition.tree().clone());
+    let overrides = composition.overrides();
+    let overrides = overrides
+        .iter()
+        .map(|text| Node::built_in(Value::Str((*text).to_owned())));
+    let overrides = Node::built_in(Value::List(overrides.collect()));
+    let resolved = composition.resolve(Missing::Keep)?.to_json();
+    for (name, content) in [
+        (".hydra/config.yaml", composition.job().to_yaml()),
+        (".hydra/hydra.yaml", hydra.to_yaml()),
+        (".hydra/overrides.yaml", overrides.to_yaml()),
+        (RESOLVED_CONFIG, pretty(&resolved)),
+        ("environment.json", pretty(&tt_metrics::environment())),
+    ] {
+        run_dir.write(name, &content).map_err(Failure::run)?;
+    }
+    Ok(())
+}
+
+fn pretty(value: &Json) -> String {
+    format!("{value:#}\n")
+}
+
+fn open_metrics(run_dir: &RunDir, first_step: u64) -> Result<Jsonl, Failure> {
+    let path = run_dir.path().join("metrics.jsonl");
+    if first_step == 0 {
+        return Jsonl::create(&path).map_err(Failure::run);
+    }
+    let (jsonl, truncation) = Jsonl::resume(&path, first_step).map_err(Failure::run)?;
+    if truncation.rows_dropped > 0 {
+        println!(
+            "{} steps after the checkpoint are made again",
+            truncation.rows_dropped
+        );
+    }
+    Ok(jsonl)
+}
+
+fn warn_of_other_rounding(checkpoint: &Checkpoint, device: Device) -> Result<(), Failure> {
+    let state = checkpoint.state().map_err(Failure::request)?;
+    let (then, now) = (&state["instruction_set"], device.instruction_set());
+    if then != now {
+        println!(
+            "warning: the run began with {then} instructions and goes on with {now}: rounding will differ"
+        );
+    }
+    Ok(())
+}
+
+/// A configuration or a checkpoint that does not fit was a wrong request; anything else is a failed run.
+fn classify(error: tt_trainers::Error) -> Failure {
+    use tt_trainers::Error;
+    match error {
+        Error::Config { .. } | Error::State(_) | Error::Weights(_) => Failure::request(error),
+        _ => Failure::run(error),
+    }
+}
+
+/// Says how the run ended, on screen and, if it is finished, in `summary.json`.
+fn conclude(
+    outcome: &Outcome,
+    baselines: &Baselines,
+    run_dir: &RunDir,
+    composition: &Composition,
+) -> Result<(), Failure> {
+    let command = format!("tpu-train {}", composition.overrides().join(" "));
+    let Some(loss) = outcome.final_val_loss else {
+        println!("stopped after step {}", outcome.step);
+        println!("checkpoint  {}", outcome.checkpoint.display());
+        println!("continue    the same command: {command}");
+        return Ok(());
+    };
+    let summary = Summary {
+        final_val_loss: Some(loss),
+        unigram_nats: Some(baselines.unigram_nats),
+        checkpoint: Some(outcome.checkpoint.clone()),
+        tokens_per_second: Some(outcome.tokens_per_second),
+        peak_rss_bytes: tt_metrics::peak_rss_bytes(),
+        scalars: Scalars::from([("bigram_nats".to_owned(), baselines.bigram_nats.into())]),
+    };
+    let path = run_dir.path().join("summary.json");
+    summary.write(&path).map_err(Failure::run)?;
+
+    for continuation in &outcome.continuations {
+        println!("{continuation}\n");
+    }
+    let against = |nats: f64| match 100.0 * (1.0 - f64::from(loss) / nats) {
+        under if under >= 0.0 => format!("{under:.0} % under"),
+        over => format!("{:.0} % over", -over),
+    };
+    println!(
+        "loss        {loss:.4} nats/token on validation: {} unigram {:.4}, {} bigram {:.4}",
+        against(baselines.unigram_nats),
+        baselines.unigram_nats,
+        against(baselines.bigram_nats),
+        baselines.bigram_nats
+    );
+    println!("speed       {:.0} tokens/s", outcome.tokens_per_second);
+    println!("checkpoint  {}", outcome.checkpoint.display());
+    println!(
+        "continue    {command} resume={} trainer.max_steps={}",
+        run_dir.path().display(),
+        2 * outcome.step
+    );
+    Ok(())
+}

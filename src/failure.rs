@@ -1,0 +1,51 @@
+//! What ends the program early, and the exit code it ends with.
+
+use std::fmt;
+use std::process::ExitCode;
+
+use tt_config::Diagnostics;
+
+/// An error with the side that has to act on it.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The configuration is wrong; each problem says where.
+    Config(Diagnostics),
+    /// The request is wrong in another way: files, folders, arguments.
+    Request(anyhow::Error),
+    /// The request was right and the run failed.
+    Run(anyhow::Error),
+}
+
+impl Failure {
+    pub(crate) fn request(error: impl Into<anyhow::Error>) -> Self {
+        Self::Request(error.into())
+    }
+
+    pub(crate) fn run(error: impl Into<anyhow::Error>) -> Self {
+        Self::Run(error.into())
+    }
+
+    pub(crate) fn exit_code(&self) -> ExitCode {
+        ExitCode::from(match self {
+            Self::Config(_) | Self::Request(_) => 2,
+            Self::Run(_) => 1,
+        })
+    }
+}
+
+impl From<Diagnostics> for Failure {
+    fn from(diagnostics: Diagnostics) -> Self {
+        Self::Config(diagnostics)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            // Each diagnostic begins with `error:` already.
+            Self::Config(diagnostics) => diagnostics.fmt(f),
+            // The whole chain on one line: each cause adds what the one before it did not know.
+            Self::Request(error) | Self::Run(error) => write!(f, "error: {error:#}"),
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! The binary `tpu-train`, as a library: argv in, exit code out.
+//!
+//! A program of your own registers what it adds and runs the same command line:
+//!
+//! ```
+//! use tpu_train::App;
+//!
+//! # fn with_my_trainer(app: App) -> App { app }
+//! let app = with_my_trainer(App::new());
+//! let exit_code = app.run(["--version".into()]);
+//! # assert_eq!(format!("{exit_code:?}"), format!("{:?}", std::process::ExitCode::SUCCESS));
+//! ```
+
+mod app;
+mod cli;
+mod commands;
+mod configs;
+mod failure;
+mod plugins;
+mod pretrained;
+mod resume;
+mod run_dir;
+mod setup;
+mod signals;
+
+pub use app::App;
+pub use plugins::{BuildModel, BuildOptimizer, BuildTrainer, MakeOptimizer, ModelSection};

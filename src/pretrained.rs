@@ -1,0 +1,80 @@
+//! `model.pretrained_url`: weights that a run starts from.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use tt_checkpoint::{Allow, Weights};
+use tt_config::{Composition, Diagnostics};
+use tt_models::Model;
+use tt_nn::ParamTree;
+use tt_tensor::Device;
+
+const KEY: &str = "model.pretrained_url";
+
+/// Weights on disk, opened but not yet read, and the `config.json` beside them if there is one.
+pub(crate) struct Pretrained {
+    weights: Weights,
+    config: Option<Value>,
+}
+
+impl Pretrained {
+    /// Opens what the configuration names, if it names any. Errors: nothing there, or files that are not whole.
+    pub(crate) fn open(composition: &Composition) -> Result<Option<Self>, Diagnostics> {
+        let section = composition.section(KEY);
+        if section.node().is_none_or(|node| node.is_null()) {
+            return Ok(None);
+        }
+        let path = PathBuf::from(section.text()?);
+        let refuse = |why: String| Diagnostics::from(section.error(format!("`{KEY}`: {why}")));
+        let weights = Weights::open(&path).map_err(|error| refuse(error.to_string()))?;
+        let config = read_config(&path).map_err(refuse)?;
+        Ok(Some(Self { weights, config }))
+    }
+
+    pub(crate) fn config(&self) -> Option<&Value> {
+        self.config.as_ref()
+    }
+
+    /// Checks that the weights are the model's, all differences at once.
+    pub(crate) fn check(
+        &self,
+        model: &dyn Model,
+        composition: &Composition,
+    ) -> Result<(), Diagnostics> {
+        let specs = model.params();
+        let expected = specs
+            .iter()
+            .map(|spec| (spec.path.as_str(), spec.shape.as_slice()));
+        self.weights
+            .check(expected, &Allow::default())
+            .map_err(|error| {
+                let section = composition.section(KEY);
+                section.error(format!("`{KEY}`: {error}")).into()
+            })
+    }
+
+    pub(crate) fn load(&self, model: &dyn Model, device: Device) -> tt_trainers::Result<ParamTree> {
+        tt_trainers::load_params(model, &self.weights, device)
+    }
+}
+
+/// The `config.json` in the folder, or beside the file.
+fn read_config(path: &Path) -> Result<Option<Value>, String> {
+    let folder = if path.is_dir() {
+        Some(path)
+    } else {
+        path.parent()
+    };
+    let Some(file) = folder
+        .map(|folder| folder.join("config.json"))
+        .filter(|file| file.exists())
+    else {
+        return Ok(None);
+    };
+    let wrong = |why: String| format!("{}: {why}", file.display());
+    let text = fs::read_to_string(&file).map_err(|error| wrong(error.to_string()))?;
+    serde_json::from_str(&text)
+        .map(Some)
+        .map_err(|error| wrong(error.to_string()))
+}

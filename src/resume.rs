@@ -1,0 +1,472 @@
+//! Which folder a run works in, and which checkpoint it goes on from.
+//!
+//! | `resume` | `hydra.run.dir` given | otherwise |
+//! | --- | --- | --- |
+//! | `auto` | goes on there if it holds a checkpoint | goes on with the newest unfinished run of the same config |
+//! | `none` | an earlier run there is moved aside | a new folder |
+//! | a run folder | takes its newest checkpoint, works in the folder given | goes on there |
+//! | a checkpoint | takes it, works in the folder given | takes it, works in a new folder |
+//!
+//! Two configs are of the same run if they differ only in what cannot change its numbers: see [`same_run`].
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use tt_checkpoint::{Checkpoint, Latest};
+
+use crate::run_dir::{self, RunDir, RunDirError};
+
+/// The file in a run folder that [`same_run`] reads.
+pub(crate) const RESOLVED_CONFIG: &str = "resolved_config.json";
+
+/// The root key `resume`.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Resume {
+    Auto,
+    Never,
+    From(PathBuf),
+}
+
+impl From<&str> for Resume {
+    fn from(text: &str) -> Self {
+        match text {
+            "auto" => Self::Auto,
+            "none" => Self::Never,
+            path => Self::From(path.into()),
+        }
+    }
+}
+
+/// Where a run would work if it started afresh.
+#[derive(Debug)]
+pub(crate) struct Wanted<'a> {
+    /// `hydra.run.dir`.
+    pub(crate) run_dir: &'a Path,
+    /// How many of its last folders are named for the time; 0 if the user gave the whole name.
+    pub(crate) folders_by_clock: usize,
+    /// The whole config, resolved.
+    pub(crate) config: &'a Value,
+}
+
+impl<'a> Wanted<'a> {
+    /// `pattern` is `hydra.run.dir` as it was written, before interpolation.
+    pub(crate) fn new(run_dir: &'a str, pattern: &str, config: &'a Value) -> Self {
+        let run_dir = Path::new(run_dir);
+        let by_name = match pattern.find("${now:") {
+            Some(clock) => pattern[..clock].matches('/').count(),
+            None => usize::MAX,
+        };
+        Self {
+            run_dir,
+            folders_by_clock: run_dir.components().count().saturating_sub(by_name),
+            config,
+        }
+    }
+
+    fn is_given(&self) -> bool {
+        self.folders_by_clock == 0
+    }
+}
+
+/// Where a run works, and from which state.
+#[derive(Debug)]
+pub(crate) struct Start {
+    pub(crate) run_dir: RunDir,
+    pub(crate) checkpoint: Option<Checkpoint>,
+    /// What was decided and why, for the user to read.
+    pub(crate) notes: Vec<String>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ResumeError {
+    #[error(transparent)]
+    RunDir(#[from] RunDirError),
+    #[error(transparent)]
+    Checkpoint(#[from] tt_checkpoint::Error),
+    #[error("resume={path}: found neither a checkpoint nor a run folder with one there")]
+    NothingThere { path: PathBuf },
+    #[error("cannot clear {path} for a new start")]
+    Clear {
+        path: PathBuf,
+        source: std::io::Error,
+    },
+}
+
+/// Decides where to work and locks that folder.
+pub(crate) fn decide(resume: &Resume, wanted: &Wanted) -> Result<Start, ResumeError> {
+    match resume {
+        Resume::Auto if wanted.is_given() => auto_in_given_folder(wanted),
+        Resume::Auto => auto_among_earlier_runs(wanted),
+        Resume::Never => fresh(wanted),
+        Resume::From(path) => from_path(path, wanted),
+    }
+}
+
+fn auto_in_given_folder(wanted: &Wanted) -> Result<Start, ResumeError> {
+    let run_dir = RunDir::open(wanted.run_dir)?;
+    let folder = run_dir.path().to_owned();
+    if let Some(start) = continued(run_dir, wanted, "hydra.run.dir holds a checkpoint")? {
+        return Ok(start);
+    }
+    // Stopped before its first save: the same run starts over, there is nothing worth moving aside.
+    if !run_dir::is_finished(&folder)
+        && read_config(&folder).is_some_and(|config| same_run(&config, wanted.config))
+    {
+        return Ok(Start {
+            run_dir: RunDir::open(&folder)?,
+            checkpoint: None,
+            notes: vec![format!(
+                "starting {} over: it had not saved yet",
+                folder.display()
+            )],
+        });
+    }
+    fresh(wanted)
+}
+
+fn auto_among_earlier_runs(wanted: &Wanted) -> Result<Start, ResumeError> {
+    let mut notes = Vec::new();
+    for folder in earlier_runs(wanted) {
+        let run_dir = match RunDir::open(&folder) {
+            Ok(run_dir) => run_dir,
+            Err(e @ RunDirError::InUse { .. }) => {
+                notes.push(format!("not resuming: {e}"));
+                continue;
+            }
+            Err(e) => return Err(e.into()),
+        };
+        let why = "it is unfinished and has the same config; resume=none starts afresh";
+        if let Some(mut start) = continued(run_dir, wanted, why)? {
+            notes.append(&mut start.notes);
+            return Ok(Start { notes, ..start });
+        }
+    }
+    let mut start = fresh(wanted)?;
+    start.notes.splice(..0, notes);
+    Ok(start)
+}
+
+fn from_path(path: &Path, wanted: &Wanted) -> Result<Start, ResumeError> {
+    let nothing_there = || ResumeError::NothingThere {
+        path: path.to_owned(),
+    };
+    if run_dir::checkpoints(path).is_dir() && !wanted.is_given() {
+        let start = continued(RunDir::open(path)?, wanted, "resume names it")?;
+        return start.ok_or_else(nothing_there);
+    }
+    let (checkpoint, mut notes) = if run_dir::checkpoints(path).is_dir() {
+        let latest = tt_checkpoint::latest(&run_dir::checkpoints(path))?;
+        let notes = damage(&latest);
+        (latest.checkpoint.ok_or_else(nothing_there)?, notes)
+    } else if path.is_dir() {
+        (Checkpoint::open(path)?, Vec::new())
+    } else {
+        return Err(nothing_there());
+    };
+    let start = fresh(wanted)?;
+    notes.extend(start.notes);
+    notes.push(format!(
+        "starting from step {} of {}",
+        checkpoint.step(),
+        checkpoint.dir().display()
+    ));
+    Ok(Start {
+        run_dir: start.run_dir,
+        checkpoint: Some(checkpoint),
+        notes,
+    })
+}
+
+/// The run goes on in `run_dir` if that holds a usable checkpoint; otherwise the folder is let go.
+fn continued(run_dir: RunDir, wanted: &Wanted, why: &str) -> Result<Option<Start>, ResumeError> {
+    let latest = tt_checkpoint::latest(&run_dir.checkpoints())?;
+    let mut notes = damage(&latest);
+    let Some(checkpoint) = latest.checkpoint else {
+        return Ok(None);
+    };
+    notes.push(format!(
+        "resuming {} from step {}: {why}",
+        run_dir.path().display(),
+        checkpoint.step()
+    ));
+    if let Some(earlier) = read_config(run_dir.path()) {
+        for difference in differences(&earlier, wanted.config) {
+            notes.push(format!("config changed since: {difference}"));
+        }
+    }
+    // The run is unfinished again.
+    clear(&run_dir.path().join("summary.json"))?;
+    Ok(Some(Start {
+        run_dir,
+        checkpoint: Some(checkpoint),
+        notes,
+    }))
+}
+
+/// A folder without an earlier run in it.
+fn fresh(wanted: &Wanted) -> Result<Start, ResumeError> {
+    let mut notes = Vec::new();
+    let run_dir = if !wanted.is_given() {
+        RunDir::create_new(wanted.run_dir)?
+    } else {
+        let run_dir = RunDir::open(wanted.run_dir)?;
+        if run_dir.is_used() {
+            let (run_dir, aside) = run_dir.set_aside()?;
+            notes.push(format!("moved the earlier run to {}", aside.display()));
+            run_dir
+        } else {
+            run_dir
+        }
+    };
+    Ok(Start {
+        run_dir,
+        checkpoint: None,
+        notes,
+    })
+}
+
+fn clear(path: &Path) -> Result<(), ResumeError> {
+    match fs::remove_file(path) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(ResumeError::Clear {
+            path: path.to_owned(),
+            source: e,
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Unfinished runs of the same config, newest first: their folders are named for the time they started.
+fn earlier_runs(wanted: &Wanted) -> Vec<PathBuf> {
+    // `outputs`, for `outputs/DATE/TIME`.
+    let Some(root) = wanted.run_dir.ancestors().nth(wanted.folders_by_clock) else {
+        return Vec::new();
+    };
+    let mut folders = vec![root.to_owned()];
+    for _ in 0..wanted.folders_by_clock {
+        folders = folders
+            .iter()
+            .flat_map(|folder| subfolders(folder))
+            .collect();
+    }
+    let mut runs: Vec<_> = folders
+        .into_iter()
+        .filter(|run| !run_dir::is_finished(run))
+        .filter(|run| read_config(run).is_some_and(|config| same_run(&config, wanted.config)))
+        .collect();
+    runs.sort_unstable_by(|a, b| b.cmp(a));
+    runs
+}
+
+fn subfolders(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    // A folder that cannot be read holds no run that could be continued.
+    let entries = fs::read_dir(folder).into_iter().flatten();
+    entries
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.is_dir())
+}
+
+fn read_config(run: &Path) -> Option<Value> {
+    let text = fs::read_to_string(run.join(RESOLVED_CONFIG)).ok()?;
+    serde_json::from_str(&text).ok()
+}
+
+/// Whether two resolved configs are of the same run.
+///
+/// Left out is what cannot change a number of the run: where it is written, how it is shown, how it is resumed, and on
+/// how many threads it runs.
+pub(crate) fn same_run(a: &Value, b: &Value) -> bool {
+    differences(a, b).is_empty()
+}
+
+/// The keys that matter to [`same_run`] and differ, as `key: old -> new`.
+fn differences(old: &Value, new: &Value) -> Vec<String> {
+    const LEFT_OUT: [&str; 4] = ["hydra", "resume", "logging", "device.threads"];
+    let mut found = Vec::new();
+    compare("", old, new, &mut |key, old, new| {
+        let shown = |value: Option<&Value>| value.map_or("(absent)".to_owned(), Value::to_string);
+        found.push(format!("{key}: {} -> {}", shown(old), shown(new)));
+    });
+    found.retain(|difference| {
+        !LEFT_OUT.iter().any(|key| {
+            let rest = difference.strip_prefix(key);
+            rest.is_some_and(|rest| rest.starts_with(['.', ':']))
+        })
+    });
+    found
+}
+
+fn compare(
+    key: &str,
+    old: &Value,
+    new: &Value,
+    report: &mut impl FnMut(&str, Option<&Value>, Option<&Value>),
+) {
+    let (Value::Object(old), Value::Object(new)) = (old, new) else {
+        if old != new {
+            report(key, Some(old), Some(new));
+        }
+        return;
+    };
+    let path = |name: &str| match key {
+        "" => name.to_owned(),
+        _ => format!("{key}.{name}"),
+    };
+    for (name, old) in old {
+        match new.get(name) {
+            Some(new) => compare(&path(name), old, new, report),
+            None => report(&path(name), Some(old), None),
+        }
+    }
+    for (name, new) in new.iter().filter(|(name, _)| !old.contains_key(*name)) {
+        report(&path(name), None, Some(new));
+    }
+}
+
+fn damage(latest: &Latest) -> Vec<String> {
+    let skipped = latest.skipped.iter();
+    skipped
+        .map(|damage| format!("warning: {damage}; using the one before it"))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use tt_checkpoint::{CheckpointConfig, HostTensor, Snapshot, Writer};
+
+    use super::*;
+
+    /// A run folder as a killed run leaves it, with a checkpoint at `step`.
+    fn leave_run(root: &Path, name: &str, config: &Value, step: Option<u64>) -> PathBuf {
+        let run = RunDir::open(&root.join("outputs").join(name)).unwrap();
+        run.write(RESOLVED_CONFIG, &config.to_string()).unwrap();
+        run.write("metrics.jsonl", "").unwrap();
+        if let Some(step) = step {
+            let mut snapshot = Snapshot {
+                step,
+                ..Snapshot::default()
+            };
+            let tensor = HostTensor::from_f32([1], &[1.0]);
+            snapshot.model.insert("w".into(), tensor);
+            let mut writer = Writer::open(&run.checkpoints(), CheckpointConfig::default()).unwrap();
+            writer.submit(snapshot).unwrap();
+            writer.finish().unwrap();
+        }
+        run.path().to_owned()
+    }
+
+    fn auto(root: &Path, config: &Value) -> Start {
+        let run_dir = root.join("outputs/2026-06-01/00-00-00");
+        let wanted = Wanted {
+            run_dir: &run_dir,
+            folders_by_clock: 2,
+            config,
+        };
+        decide(&Resume::Auto, &wanted).unwrap()
+    }
+
+    #[test]
+    fn the_newest_unfinished_run_of_the_same_config_goes_on() {
+        let root = tempfile::tempdir().unwrap();
+        let config = json!({"lr": 0.1, "resume": "auto", "hydra": {"run": {"dir": "a"}}});
+        let same = json!({"lr": 0.1, "resume": "none", "hydra": {"run": {"dir": "b"}}});
+        leave_run(root.path(), "2026-01-01/00-00-00", &config, Some(9));
+        let newest = leave_run(root.path(), "2026-01-02/00-00-00", &same, Some(5));
+        leave_run(
+            root.path(),
+            "2026-01-03/00-00-00",
+            &json!({"lr": 0.2}),
+            Some(7),
+        );
+        leave_run(root.path(), "2026-01-04/00-00-00", &config, None);
+        let finished = leave_run(root.path(), "2026-01-05/00-00-00", &config, Some(8));
+        fs::write(finished.join("summary.json"), "{}").unwrap();
+
+        let start = auto(root.path(), &config);
+        assert_eq!(start.run_dir.path(), newest);
+        assert_eq!(start.checkpoint.unwrap().step(), 5);
+        assert!(
+            start.notes.iter().any(|note| note.contains("step 5")),
+            "{:?}",
+            start.notes
+        );
+    }
+
+    #[test]
+    fn a_run_in_use_is_passed_over_with_a_note() {
+        let root = tempfile::tempdir().unwrap();
+        let config = json!({"lr": 0.1});
+        let used = leave_run(root.path(), "2026-01-01/00-00-00", &config, Some(9));
+        let _held = RunDir::open(&used).unwrap();
+        let start = auto(root.path(), &config);
+        assert!(start.checkpoint.is_none());
+        assert_ne!(start.run_dir.path(), used);
+        assert!(start.notes[0].contains("in use"), "{:?}", start.notes);
+    }
+
+    #[test]
+    fn the_part_of_the_name_that_the_clock_gives_is_counted() {
+        let config = json!({});
+        let by_clock = |run_dir, pattern| Wanted::new(run_dir, pattern, &config).folders_by_clock;
+        assert_eq!(
+            by_clock("outputs/2026-01-31/12-00-00", "outputs/${now:%F}/${now:%T}"),
+            2
+        );
+        assert_eq!(by_clock("runs/big-12-00-00", "runs/${name}-${now:%T}"), 1);
+        assert_eq!(by_clock("runs/big", "runs/${name}"), 0);
+    }
+
+    #[test]
+    fn a_thread_count_does_not_make_another_run() {
+        let a = json!({"device": {"type": "cpu", "threads": 1}});
+        let b = json!({"device": {"type": "cpu", "threads": null}});
+        let c = json!({"device": {"type": "tpu", "threads": 1}});
+        assert!(same_run(&a, &b));
+        assert!(!same_run(&a, &c));
+    }
+
+    #[test]
+    fn differences_name_key_old_and_new() {
+        let old = json!({"trainer": {"max_steps": 3, "gone": 1}, "loggings": 1});
+        let new = json!({"trainer": {"max_steps": 5}, "loggings": 2});
+        let expected = [
+            "trainer.max_steps: 3 -> 5",
+            "trainer.gone: 1 -> (absent)",
+            "loggings: 1 -> 2",
+        ];
+        assert_eq!(differences(&old, &new), expected);
+    }
+
+    #[test]
+    fn a_checkpoint_of_another_run_starts_a_new_folder() {
+        let root = tempfile::tempdir().unwrap();
+        let config = json!({});
+        let run = leave_run(root.path(), "2026-01-01/00-00-00", &config, Some(3));
+        let run_dir = root.path().join("branch");
+        let wanted = Wanted {
+            run_dir: &run_dir,
+            folders_by_clock: 0,
+            config: &config,
+        };
+        let start = decide(&Resume::From(run), &wanted).unwrap();
+        assert_eq!(start.run_dir.path(), run_dir);
+        assert_eq!(start.checkpoint.unwrap().step(), 3);
+    }
+
+    #[test]
+    fn a_path_with_nothing_there_is_an_error() {
+        let root = tempfile::tempdir().unwrap();
+        let config = json!({});
+        let wanted = Wanted {
+            run_dir: &root.path().join("run"),
+            folders_by_clock: 0,
+            config: &config,
+        };
+        let path = root.path().join("nowhere");
+        let error = decide(&Resume::From(path), &wanted).unwrap_err();
+        assert!(error.to_string().contains("nowhere"), "{error}");
+        assert!(!root.path().join("run").exists(), "nothing made");
+    }
+}

@@ -1,0 +1,201 @@
+//! The folder of one run, locked while a process works in it.
+//!
+//! ```text
+//! outputs/2026-01-31/12-00-00/
+//!   .hydra/{config,hydra,overrides}.yaml   as Hydra writes them
+//!   config.yaml                            the whole config, resolved
+//!   environment.json                       version, git hash, machine
+//!   metrics.jsonl  summary.json            what happened; a summary only once the run has finished
+//!   checkpoints/step-00000500/             Hugging Face layout and trainer state
+//!   .lock                                  held by the process at work; names it
+//! ```
+//!
+//! The lock is the operating system's, so it ends with the process, however that ends.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Seek, Write};
+use std::path::{Path, PathBuf};
+
+/// A run folder that this process holds.
+#[derive(Debug)]
+pub(crate) struct RunDir {
+    path: PathBuf,
+    _lock: File,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RunDirError {
+    #[error(
+        "run folder {path} is in use by process {holder}; wait for it, or choose another with hydra.run.dir=..."
+    )]
+    InUse { path: PathBuf, holder: String },
+    #[error("cannot use {path} as a run folder")]
+    Io { path: PathBuf, source: io::Error },
+}
+
+impl RunDir {
+    /// Takes a folder under a name nobody else has: `path`, or `path-2`, `path-3`, ... if it is taken.
+    pub(crate) fn create_new(path: &Path) -> Result<Self, RunDirError> {
+        let failed = |path: &Path| {
+            let path = path.to_owned();
+            move |source| RunDirError::Io { path, source }
+        };
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent).map_err(failed(parent))?;
+        }
+        let mut candidate = path.to_owned();
+        for number in 2.. {
+            // Making the folder is what claims the name: two processes cannot both succeed.
+            match fs::create_dir(&candidate) {
+                Ok(()) => break,
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                    candidate = with_suffix(path, &format!("-{number}"));
+                }
+                Err(e) => return Err(failed(&candidate)(e)),
+            }
+        }
+        Self::open(&candidate)
+    }
+
+    /// Takes the folder at `path`, making it if need be.
+    pub(crate) fn open(path: &Path) -> Result<Self, RunDirError> {
+        let failed = |source| RunDirError::Io {
+            path: path.to_owned(),
+            source,
+        };
+        fs::create_dir_all(path).map_err(failed)?;
+        let path = std::path::absolute(path).map_err(failed)?;
+        let mut lock = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path.join(".lock"))
+            .map_err(failed)?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let mut holder = String::new();
+                let _ = lock.read_to_string(&mut holder); // only for the message
+                return Err(RunDirError::InUse { path, holder });
+            }
+            Err(TryLockError::Error(e)) => return Err(failed(e)),
+        }
+        lock.set_len(0)
+            .and_then(|()| lock.rewind())
+            .and_then(|()| write!(lock, "{}", std::process::id()))
+            .map_err(failed)?;
+        Ok(Self { path, _lock: lock })
+    }
+
+    /// Moves what the folder holds to `path.1` (or `.2`, ...) and starts it anew; gives the name it now has.
+    pub(crate) fn set_aside(self) -> Result<(Self, PathBuf), RunDirError> {
+        let failed = |source| RunDirError::Io {
+            path: self.path.clone(),
+            source,
+        };
+        let aside = (1..)
+            .map(|number| with_suffix(&self.path, &format!(".{number}")))
+            .find(|candidate| !candidate.exists())
+            .expect("numbers do not end");
+        fs::rename(&self.path, &aside).map_err(failed)?;
+        Ok((Self::open(&self.path)?, aside))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn checkpoints(&self) -> PathBuf {
+        checkpoints(&self.path)
+    }
+
+    pub(crate) fn is_used(&self) -> bool {
+        self.path.join("metrics.jsonl").exists() || self.checkpoints().exists()
+    }
+
+    /// Writes a file of the run, by way of a rename: a run killed here leaves it whole or absent.
+    pub(crate) fn write(&self, name: &str, content: &str) -> Result<(), RunDirError> {
+        let path = self.path.join(name);
+        let failed = |source| RunDirError::Io {
+            path: path.clone(),
+            source,
+        };
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent).map_err(failed)?;
+        }
+        let temporary = with_suffix(&path, ".tmp");
+        fs::write(&temporary, content).map_err(failed)?;
+        fs::rename(&temporary, &path).map_err(failed)
+    }
+}
+
+/// Where the run in `folder` keeps its checkpoints.
+pub(crate) fn checkpoints(folder: &Path) -> PathBuf {
+    folder.join("checkpoints")
+}
+
+/// A run has finished once it has a summary.
+pub(crate) fn is_finished(folder: &Path) -> bool {
+    folder.join("summary.json").exists()
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_taken_name_gets_a_number() {
+        let root = tempfile::tempdir().unwrap();
+        let name = root.path().join("day/time");
+        let held: Vec<_> = (0..3).map(|_| RunDir::create_new(&name).unwrap()).collect();
+        let names: Vec<_> = held.iter().map(|run| run.path().to_owned()).collect();
+        assert_eq!(names[0], name);
+        assert_eq!(names[1], root.path().join("day/time-2"));
+        assert_eq!(names[2], root.path().join("day/time-3"));
+    }
+
+    #[test]
+    fn a_held_folder_names_its_holder_and_is_free_again_when_dropped() {
+        let root = tempfile::tempdir().unwrap();
+        let held = RunDir::open(root.path()).unwrap();
+        match RunDir::open(root.path()) {
+            Err(RunDirError::InUse { holder, .. }) => {
+                assert_eq!(holder, std::process::id().to_string());
+            }
+            other => panic!("{other:?}"),
+        }
+        drop(held);
+        RunDir::open(root.path()).unwrap();
+    }
+
+    #[test]
+    fn an_earlier_run_set_aside_keeps_its_files() {
+        let root = tempfile::tempdir().unwrap();
+        let run = RunDir::open(&root.path().join("run")).unwrap();
+        run.write("metrics.jsonl", "{}\n").unwrap();
+        assert!(run.is_used());
+        let (run, aside) = run.set_aside().unwrap();
+        assert!(!run.is_used());
+        assert_eq!(aside, root.path().join("run.1"));
+        assert_eq!(
+            fs::read_to_string(aside.join("metrics.jsonl")).unwrap(),
+            "{}\n"
+        );
+    }
+
+    #[test]
+    fn a_file_in_the_way_is_an_error_with_its_path() {
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join("file");
+        fs::write(&file, "").unwrap();
+        let error = RunDir::open(&file.join("run")).unwrap_err();
+        assert!(error.to_string().contains("file/run"), "{error}");
+    }
+}

@@ -1,0 +1,56 @@
+//! SIGINT and SIGTERM: the first asks the run to save and stop, a second SIGINT ends the process at once.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::thread;
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use tt_trainers::StopFlag;
+
+/// What an interrupted process exits with.
+const EXIT_INTERRUPTED: u8 = 130;
+/// What a process that was preempted, and can go on, exits with (`EX_TEMPFAIL` of sysexits).
+const EXIT_PREEMPTED: u8 = 75;
+
+/// Which signal asked the run to stop.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct StopSignal(Arc<AtomicI32>);
+
+impl StopSignal {
+    /// Takes over SIGINT and SIGTERM for the rest of the process; the first of either requests `stop`.
+    pub(crate) fn install(stop: StopFlag) -> io::Result<Self> {
+        let received = Self::default();
+        let first = received.clone();
+        let mut signals = Signals::new([SIGINT, SIGTERM])?;
+        // A thread rather than a handler, so that it may print.
+        thread::Builder::new()
+            .name("signals".into())
+            .spawn(move || {
+                for signal in signals.forever() {
+                    let is_first = first
+                        .0
+                        .compare_exchange(0, signal, Ordering::SeqCst, Ordering::SeqCst)
+                        .is_ok();
+                    if is_first {
+                        eprintln!("stopping after this step (Ctrl-C again to stop at once)");
+                        stop.request();
+                    } else if signal == SIGINT {
+                        // Whatever is half-written is so under a temporary name.
+                        std::process::exit(EXIT_INTERRUPTED.into());
+                    }
+                    // A second SIGTERM does nothing more: schedulers repeat it.
+                }
+            })?;
+        Ok(received)
+    }
+
+    /// What to exit with after having stopped.
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self.0.load(Ordering::SeqCst) {
+            SIGTERM => EXIT_PREEMPTED,
+            _ => EXIT_INTERRUPTED,
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! A wrong request: exit code 2 before training starts, one clear error, nothing left behind.
+
+use crate::harness::{Finished, Place, entries};
+
+/// Refuses the request: one error, and no run folder.
+#[track_caller]
+fn refused(place: &Place, args: &[&str]) -> Finished {
+    let finished = place.run(args).with_code(2);
+    let errors = finished
+        .stderr
+        .lines()
+        .filter(|l| l.starts_with("error: "))
+        .count();
+    assert_eq!(errors, 1, "{}", finished.stderr);
+    assert!(entries(&place.path().join("outputs")).is_empty());
+    finished
+}
+
+#[track_caller]
+fn nano_refused(place: &Place, more: &[&str]) -> Finished {
+    refused(place, &crate::harness::nano(more))
+}
+
+#[test]
+fn no_model_names_the_choices() {
+    let place = Place::new();
+    refused(&place, &["+trainer=lm"])
+        .complains("model")
+        .complains("qwen2");
+}
+
+#[test]
+fn no_trainer_names_the_choices() {
+    let place = Place::new();
+    refused(&place, &["+model=qwen2"])
+        .complains("trainer")
+        .complains("lm");
+}
+
+#[test]
+fn unknown_option_names_the_options() {
+    let place = Place::new();
+    refused(&place, &["+model=qwen3000", "+trainer=lm"])
+        .complains("qwen3000")
+        .complains("qwen2");
+}
+
+#[test]
+fn unknown_group_names_the_nearest_key() {
+    let place = Place::new();
+    refused(&place, &["+modle=qwen2", "+trainer=lm"])
+        .complains("modle")
+        .complains("model");
+}
+
+#[test]
+fn unknown_key_names_the_nearest_key() {
+    let place = Place::new();
+    nano_refused(&place, &["+trainer.max_stepz=3"])
+        .complains("max_stepz")
+        .complains("max_steps");
+}
+
+#[test]
+fn unknown_key_in_a_file_points_at_its_line() {
+    let place = Place::new();
+    place.write(
+        "configs/trainer/optimizer/adamw.yaml",
+        "type: adamw.AdamW\nkwargs:\n  lr: ${lr}\n  weight_decy: 0.1\n",
+    );
+    nano_refused(&place, &[])
+        .complains("weight_decy")
+        .complains("configs/trainer/optimizer/adamw.yaml:4:3")
+        .complains("did you mean `weight_decay`?");
+}
+
+#[test]
+fn wrong_type_names_key_and_value() {
+    let place = Place::new();
+    nano_refused(&place, &["trainer.max_steps=many"])
+        .complains("max_steps")
+        .complains("many");
+}
+
+#[test]
+fn unknown_type_names_the_registered_ones() {
+    let place = Place::new();
+    nano_refused(&place, &["trainer.optimizer.type=adamw.AdamWW"]).complains("adamw.AdamW");
+}
+
+#[test]
+fn syntax_error_points_at_its_line() {
+    let place = Place::new();
+    place.write(
+        "configs/trainer/lm.yaml",
+        "type: lm_trainer.LMTrainer\nmax_steps: [1\n",
+    );
+    nano_refused(&place, &[]).complains("configs/trainer/lm.yaml");
+}
+
+#[test]
+fn missing_file_is_named() {
+    let place = Place::new();
+    nano_refused(&place, &["data=text", "data.path=nowhere.txt"]).complains("nowhere.txt");
+}
+
+#[test]
+fn glob_without_a_match_is_named() {
+    let place = Place::new();
+    nano_refused(&place, &["data=text", "data.path='nowhere/*.txt'"]).complains("nowhere/*.txt");
+}
+
+#[test]
+fn empty_data_is_named() {
+    let place = Place::new();
+    place.write("empty.txt", "");
+    nano_refused(&place, &["data=text", "data.path=empty.txt"]).complains("empty.txt");
+}
+
+#[test]
+fn sequence_longer_than_the_model_allows() {
+    let place = Place::new();
+    nano_refused(&place, &["data.sequence_length=100000"])
+        .complains("data.sequence_length")
+        .complains("100000")
+        .complains("max_position_embeddings");
+}
+
+#[test]
+fn vocabulary_smaller_than_the_tokenizers() {
+    let place = Place::new();
+    nano_refused(&place, &["model.vocab_size=100"])
+        .complains("model.vocab_size")
+        .complains("100");
+}
+
+#[test]
+fn batch_sizes_that_do_not_divide() {
+    let place = Place::new();
+    nano_refused(&place, &["trainer.global_batch_size=5"])
+        .complains("trainer.global_batch_size")
+        .complains("trainer.micro_batch_size");
+}
+
+#[test]
+fn pretrained_weights_that_are_not_there() {
+    let place = Place::new();
+    nano_refused(&place, &["model.pretrained_url=nowhere"]).complains("nowhere");
+}
+
+#[test]
+fn truncated_weights_are_named_with_their_sizes() {
+    let place = Place::new();
+    place
+        .run_nano(&["trainer.max_steps=1", "hydra.run.dir=whole"])
+        .with_code(0);
+    let checkpoint = crate::harness::RunFolder(place.path().join("whole")).final_checkpoint();
+    let weights = checkpoint.join("model.safetensors");
+    let bytes = std::fs::read(&weights).expect("weights");
+    std::fs::write(&weights, &bytes[..bytes.len() / 2]).expect("written");
+
+    let url = format!("model.pretrained_url={}", checkpoint.display());
+    nano_refused(&place, &[&url])
+        .complains("model.safetensors")
+        .complains(&(bytes.len() / 2).to_string())
+        .complains(&bytes.len().to_string());
+}
+
+#[test]
+fn unknown_resume_path_is_named() {
+    let place = Place::new();
+    nano_refused(&place, &["resume=nowhere"]).complains("nowhere");
+}

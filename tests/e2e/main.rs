@@ -1,0 +1,11 @@
+//! The built binary, from outside: a command line in, an exit code and a run folder out.
+//!
+//! One test program rather than one a file: linking is what integration tests cost.
+
+mod bad_input;
+mod command_line;
+mod harness;
+mod learning;
+mod pulse;
+mod resume;
+mod signals;

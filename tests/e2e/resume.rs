@@ -1,0 +1,223 @@
+//! A run killed at any moment goes on as if nothing had happened: `metrics.jsonl` equals, line for line apart from
+//! times, that of a run never interrupted, and the final weights equal to the byte.
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::ops::Range;
+use std::time::Duration;
+
+use crate::harness::{Place, RunFolder, Running};
+
+const STEPS: usize = 60;
+
+/// Dropout, packing, accumulation, a short file read three times over, and saves that rarely coincide with a kill.
+const RUN: &[&str] = &[
+    "model.hidden_dropout=0.1",
+    "data=text",
+    "data.path=text.txt",
+    "data.tokenizer.vocab_size=384",
+    "trainer.max_steps=60",
+    "trainer.checkpoint_interval=7",
+    "trainer.eval_interval=10",
+];
+
+/// Rows of `metrics.jsonl` that lie in epoch 2 (the text makes about twenty steps).
+const EPOCH_2: Range<usize> = 26..40;
+
+/// Sentences of a small grammar, about twenty steps' worth of tokens.
+fn text() -> String {
+    let names = ["Ann", "Ben", "Cleo", "Dov", "Eve", "Finn", "Gus"];
+    let verbs = ["sees", "finds", "takes", "paints", "wants"];
+    let things = [
+        "a red boat",
+        "the old map",
+        "a small stone",
+        "two pears",
+        "the kite",
+    ];
+    (0..300)
+        .map(|i| {
+            let name = names[i * 3 % names.len()];
+            let verb = verbs[i * 7 / 2 % verbs.len()];
+            let thing = things[i * 11 / 3 % things.len()];
+            format!("{name} {verb} {thing} on day {i}.\n\n")
+        })
+        .collect()
+}
+
+fn place() -> Place {
+    let place = Place::new();
+    place.write("text.txt", &text());
+    place
+}
+
+fn start(place: &Place, folder: &str, threads: usize) -> (Running, RunFolder) {
+    let run_dir = format!("hydra.run.dir={folder}");
+    let mut args = crate::harness::nano(RUN);
+    args.push(&run_dir);
+    let mut command = place.command(&args);
+    command.env("RAYON_NUM_THREADS", threads.to_string());
+    (
+        Running::start(command),
+        RunFolder(place.path().join(folder)),
+    )
+}
+
+#[track_caller]
+fn assert_same_run(run: &RunFolder, reference: &RunFolder, what: &str) {
+    let (rows, expected) = (run.timeless_rows(), reference.timeless_rows());
+    for (row, expected) in rows.iter().zip(&expected) {
+        assert_eq!(row, expected, "{what}");
+    }
+    assert_eq!(rows.len(), expected.len(), "{what}");
+    let weights = |run: &RunFolder| {
+        std::fs::read(run.final_checkpoint().join("model.safetensors")).expect("weights")
+    };
+    assert!(weights(run) == weights(reference), "weights differ: {what}");
+}
+
+/// A number below `bound`, different each time the tests run.
+fn random(bound: usize) -> usize {
+    (RandomState::new().build_hasher().finish() % bound as u64) as usize
+}
+
+#[test]
+fn killed_at_ten_random_moments_it_equals_a_run_never_interrupted() {
+    let place = place();
+    let (running, reference) = start(&place, "reference", 1);
+    running.finish().with_code(0);
+    assert!(reference.row_count() >= STEPS);
+
+    // Ten kills in seven runs: anywhere, in epoch 2, and twice in a row.
+    let kills: [&[Range<usize>]; 7] = [
+        &[1..20],
+        &[1..50],
+        &[EPOCH_2],
+        &[EPOCH_2],
+        &[1..20, EPOCH_2],
+        &[EPOCH_2, 41..55],
+        &[1..6, 1..12],
+    ];
+    for (trial, kills) in kills.iter().enumerate() {
+        let folder = format!("killed-{trial}");
+        let mut history = Vec::new();
+        for (nth, rows) in kills.iter().enumerate() {
+            let (mut running, run) = start(&place, &folder, 1 + nth);
+            let row = rows.start + random(rows.len());
+            running.wait_for_rows(&run, row.max(run.row_count() + nth));
+            let pause = Duration::from_micros(random(20_000) as u64);
+            std::thread::sleep(pause);
+            history.push(format!("killed {pause:?} after row {row}"));
+            running.kill();
+        }
+        let (running, run) = start(&place, &folder, 2 + trial % 2);
+        running.finish().with_code(0);
+        assert_same_run(&run, &reference, &history.join(", then "));
+    }
+}
+
+#[test]
+fn the_same_command_goes_on_without_naming_a_folder() {
+    let place = place();
+    let mut running = place.start_nano(RUN);
+    let run = loop {
+        if let Some(run) = place.run_folders().pop() {
+            break run;
+        }
+        assert!(running.is_at_work());
+    };
+    running.wait_for_rows(&run, 20);
+    running.kill();
+
+    place.run_nano(RUN).with_code(0).prints("resuming");
+    let (running, reference) = start(&place, "reference", 2);
+    running.finish().with_code(0);
+    assert_same_run(
+        &place.run_folder(),
+        &reference,
+        "resumed by the same command",
+    );
+}
+
+#[test]
+fn a_finished_run_is_not_continued() {
+    let place = Place::new();
+    place.run_nano(&["trainer.max_steps=1"]).with_code(0);
+    place.run_nano(&["trainer.max_steps=1"]).with_code(0);
+    assert_eq!(place.run_folders().len(), 2);
+}
+
+#[test]
+fn another_config_is_another_run() {
+    let place = Place::new();
+    interrupt(&place, &[]);
+    place.run_nano(&["trainer.max_steps=2"]).with_code(0);
+    assert_eq!(place.run_folders().len(), 2);
+}
+
+#[test]
+fn resume_none_starts_afresh() {
+    let place = Place::new();
+    interrupt(&place, &[]);
+    let mut running = place.start_nano(&["trainer.max_steps=1000000", "resume=none"]);
+    running.wait_until(|| place.run_folders().len() == 2);
+    running.wait_for_rows(&place.run_folders()[1], 1);
+}
+
+#[test]
+fn resume_none_in_a_used_folder_keeps_the_earlier_run_aside() {
+    let place = Place::new();
+    interrupt(&place, &["hydra.run.dir=run"]);
+    place
+        .run_nano(&["trainer.max_steps=2", "hydra.run.dir=run", "resume=none"])
+        .with_code(0);
+    let run = RunFolder(place.path().join("run"));
+    assert_eq!(
+        run.rows()
+            .iter()
+            .filter(|row| row.get("loss").is_some())
+            .count(),
+        2
+    );
+    let aside = RunFolder(place.path().join("run.1"));
+    assert!(aside.row_count() >= 3);
+}
+
+#[test]
+fn resume_path_continues_the_run_it_names() {
+    let place = Place::new();
+    interrupt(&place, &["hydra.run.dir=run"]);
+    let steps = RunFolder(place.path().join("run")).row_count() + 20;
+    let max_steps = format!("trainer.max_steps={steps}");
+    place.run_nano(&["resume=run", &max_steps]).with_code(0);
+    assert!(place.path().join("run/summary.json").exists());
+    assert!(place.run_folders().is_empty());
+}
+
+#[test]
+fn a_run_folder_in_use_is_refused() {
+    let place = Place::new();
+    let args = ["trainer.max_steps=1000000", "hydra.run.dir=run"];
+    let mut running = place.start_nano(&args);
+    running.wait_for_rows(&RunFolder(place.path().join("run")), 1);
+    place
+        .run_nano(&args)
+        .with_code(2)
+        .complains("in use")
+        .complains("run");
+    assert!(running.is_at_work());
+}
+
+/// Starts a run that would not end and stops it by SIGINT after three rows.
+fn interrupt(place: &Place, more: &[&str]) {
+    let mut args = vec!["trainer.max_steps=1000000"];
+    args.extend(more);
+    let mut running = place.start_nano(&args);
+    let folder = || {
+        let named = RunFolder(place.path().join("run"));
+        place.run_folders().pop().unwrap_or(named)
+    };
+    running.wait_until(|| folder().row_count() >= 3);
+    running.signal("INT");
+    running.finish().with_code(130);
+}

@@ -1,0 +1,74 @@
+//! Stopping a run: it saves and says by its exit code that it can go on.
+
+use crate::harness::{Place, RunFolder};
+
+/// Long enough never to end by itself.
+const ENDLESS: &[&str] = &["trainer.max_steps=1000000", "hydra.run.dir=run"];
+
+fn stopped_by(signal: &str) -> (Place, crate::harness::Finished) {
+    let place = Place::new();
+    let run = RunFolder(place.path().join("run"));
+    let mut running = place.start_nano(ENDLESS);
+    running.wait_for_rows(&run, 3);
+    running.signal(signal);
+    let finished = running.finish();
+    (place, finished)
+}
+
+fn saved_step(place: &Place) -> u64 {
+    let latest = tt_checkpoint::latest(&place.path().join("run/checkpoints"))
+        .expect("a readable folder")
+        .checkpoint
+        .expect("a checkpoint");
+    latest.step()
+}
+
+#[test]
+fn sigint_saves_and_exits_130() {
+    let (place, finished) = stopped_by("INT");
+    finished.with_code(130).prints("continue");
+    assert!(saved_step(&place) >= 3);
+    assert!(
+        !place.path().join("run/summary.json").exists(),
+        "not finished"
+    );
+}
+
+#[test]
+fn sigterm_saves_and_exits_75() {
+    let (place, finished) = stopped_by("TERM");
+    finished.with_code(75).prints("continue");
+    assert!(saved_step(&place) >= 3);
+}
+
+#[test]
+fn a_stopped_run_goes_on_where_it_was() {
+    let (place, finished) = stopped_by("INT");
+    finished.with_code(130);
+    let step = saved_step(&place);
+    let max_steps = format!("trainer.max_steps={}", step + 2);
+    place
+        .run_nano(&["hydra.run.dir=run", &max_steps])
+        .with_code(0)
+        .prints(&format!("step {step}"));
+    assert_eq!(saved_step(&place), step + 2);
+}
+
+#[test]
+fn a_second_sigint_ends_at_once() {
+    let place = Place::new();
+    let run = RunFolder(place.path().join("run"));
+    // A step of seconds: the first signal cannot have been obeyed when the second arrives.
+    let mut running = place.start_nano(&[
+        "trainer.max_steps=1000000",
+        "hydra.run.dir=run",
+        "trainer.global_batch_size=4000",
+    ]);
+    running.wait_until(|| run.join(".hydra/config.yaml").exists());
+    running.signal("INT");
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert!(running.is_at_work(), "one signal asks, it does not kill");
+    running.signal("INT");
+    running.finish().with_code(130);
+    assert!(!run.join("checkpoints").join("step-00000001").exists());
+}
