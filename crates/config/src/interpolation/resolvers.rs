@@ -10,16 +10,17 @@ use crate::origin::{Origin, Place};
 use crate::python;
 use crate::value::{KeyKind, Node, Value};
 
-const NAMES: [&str; 9] = [
-    "oc.env",
-    "oc.decode",
-    "oc.select",
-    "oc.create",
-    "oc.dict.keys",
-    "oc.dict.values",
-    "oc.deprecated",
-    "hydra",
-    "now",
+/// The name of each resolver, and how many arguments it takes.
+const SIGNATURES: [(&str, usize, usize); 9] = [
+    ("oc.env", 1, 2),
+    ("oc.decode", 1, 1),
+    ("oc.select", 1, 2),
+    ("oc.create", 1, 1),
+    ("oc.dict.keys", 1, 1),
+    ("oc.dict.values", 1, 1),
+    ("oc.deprecated", 1, 2),
+    ("hydra", 1, 1),
+    ("now", 1, 1),
 ];
 
 pub(crate) fn call(
@@ -29,11 +30,24 @@ pub(crate) fn call(
     path: &Path,
     site: &Origin,
 ) -> Result<Found, Failure> {
+    let Some((_, least, most)) = SIGNATURES.iter().find(|(known, ..)| *known == name) else {
+        return Err(unknown(name));
+    };
+    if !(*least..=*most).contains(&arguments.len()) {
+        let wanted = match (least, most) {
+            (1, 1) => "one argument".to_string(),
+            (least, most) => format!("{least} to {most} arguments"),
+        };
+        let given = arguments.len();
+        return Err(Failure::new(format!(
+            "{name} takes {wanted}, and {given} were given"
+        )));
+    }
     let made = |value: Value| Ok(Found::New(Node::new(value, site.clone())));
     match name {
         "oc.env" => env(resolver, arguments, site),
         "oc.decode" => {
-            let [expression] = exactly(name, arguments)?;
+            let expression = first(arguments)?;
             match &expression.value {
                 Value::Null => made(Value::Null),
                 Value::Str(text) => {
@@ -49,12 +63,9 @@ pub(crate) fn call(
             }
         }
         "oc.select" => select(resolver, arguments, path, site),
-        "oc.create" => {
-            let [node] = exactly(name, arguments)?;
-            Ok(Found::New(node))
-        }
+        "oc.create" => first(arguments).map(Found::New),
         "oc.dict.keys" => {
-            let [key] = exactly(name, arguments)?;
+            let key = first(arguments)?;
             let found = mapping(resolver, name, &key, path)?;
             let node = resolver.peek(&found)?;
             let keys = node.as_map().into_iter().flatten().map(|(key, child)| {
@@ -69,7 +80,7 @@ pub(crate) fn call(
             made(Value::List(keys.collect()))
         }
         "oc.dict.values" => {
-            let [key] = exactly(name, arguments)?;
+            let key = first(arguments)?;
             let copy = match mapping(resolver, name, &key, path)? {
                 Found::New(node) => node,
                 Found::At(target) => resolver.resolved_copy(&target)?,
@@ -107,17 +118,20 @@ pub(crate) fn call(
                 .ok_or_else(|| Failure::new(format!("`{format}` is not a format of a time")))?;
             made(Value::Str(now))
         }
-        _ => {
-            let mut failure = Failure::new(format!(
-                "there is no resolver `{name}`; there are {}",
-                NAMES.join(", ")
-            ));
-            if let Some(near) = nearest(name, NAMES) {
-                failure.label = format!("did you mean `{near}`?");
-            }
-            Err(failure)
-        }
+        _ => Err(unknown(name)),
     }
+}
+
+fn unknown(name: &str) -> Failure {
+    let names = SIGNATURES.map(|(name, ..)| name);
+    let mut failure = Failure::new(format!(
+        "there is no resolver `{name}`; there are {}",
+        names.join(", ")
+    ));
+    if let Some(near) = nearest(name, names) {
+        failure.label = format!("did you mean `{near}`?");
+    }
+    failure
 }
 
 /// The variable, or the default as text. A variable that is set and empty is set.
@@ -178,11 +192,11 @@ fn mapping(resolver: &Resolver<'_>, name: &str, key: &Node, path: &Path) -> Resu
     Ok(found)
 }
 
-fn exactly<const N: usize>(name: &str, arguments: Vec<Node>) -> Result<[Node; N], Failure> {
-    let given = arguments.len();
+fn first(arguments: Vec<Node>) -> Result<Node, Failure> {
+    let mut arguments = arguments.into_iter();
     arguments
-        .try_into()
-        .map_err(|_| Failure::new(format!("{name} takes {N} argument, and {given} were given")))
+        .next()
+        .ok_or_else(|| Failure::new("an argument is missing"))
 }
 
 fn text(name: &str, argument: Option<&Node>) -> Result<String, Failure> {

@@ -217,6 +217,9 @@ impl Reader<'_> {
     ) -> Result<(), Diagnostic> {
         let plain = style == ScalarStyle::Plain;
         let in_flow = self.stack.last().is_some_and(|frame| frame.in_flow);
+        if plain && in_flow && text.starts_with(['|', '>']) {
+            return Err(self.error("a block text inside [] or {}", span, "put quotes around it"));
+        }
         if plain && in_flow && text.contains('?') {
             return Err(self
                 .error(
@@ -255,6 +258,8 @@ impl Reader<'_> {
         tag: Option<&Tag>,
         span: Span,
     ) -> Result<Value, Diagnostic> {
+        // A lone `!` changes nothing, as in PyYAML.
+        let tag = tag.filter(|tag| !(tag.handle.is_empty() && tag.suffix == "!"));
         let Some(tag) = tag else {
             let value = if plain {
                 scalar::resolve(text)
@@ -275,7 +280,6 @@ impl Reader<'_> {
                 .map(Value::Float),
             (true, "bool") => scalar::boolean(text).map(Value::Bool),
             (true, "null") => Some(Value::Null),
-            _ if tag.handle == "!" && name.is_empty() => Some(Value::Str(text.to_string())),
             _ => return Err(self.unknown_tag(tag, span)),
         };
         value
