@@ -74,18 +74,7 @@ impl Composition {
 
     /// The whole configuration resolved, without the node `hydra`.
     pub fn resolve(&self, missing: Missing) -> Result<Node, Diagnostics> {
-        let mut job = self.job();
-        let mut problems = Diagnostics::new();
-        if let Value::Map(map) = &mut job.value {
-            for (key, child) in map.iter_mut() {
-                let resolver = Resolver::new(&self.root, &self.environment);
-                match resolver.tree(&vec![key.clone()], missing) {
-                    Ok(resolved) => *child = resolved,
-                    Err(found) => problems.extend(found),
-                }
-            }
-        }
-        problems.into_result(job)
+        Resolver::new(&self.root, &self.environment).without("hydra", missing)
     }
 
     /// The configuration as composed, without the node `hydra`: what `config.yaml` records.

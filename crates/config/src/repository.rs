@@ -193,8 +193,25 @@ impl Repository {
         Ok(found)
     }
 
+    /// The search path on one line, Hydra's own configs left out.
+    pub(crate) fn search_path(&self) -> String {
+        let shown: Vec<String> = self
+            .sources
+            .iter()
+            .filter(|provided| provided.provider != "hydra")
+            .map(|provided| match &provided.source {
+                Source::Directory(path) => format!("{} ({})", self.shown(path), provided.provider),
+                Source::Embedded(_) => "built in".to_string(),
+            })
+            .collect();
+        shown.join(", ")
+    }
+
     fn shown(&self, path: &Path) -> String {
         let shown = path.strip_prefix(&self.directory).unwrap_or(path);
+        if shown.as_os_str().is_empty() {
+            return ".".to_string();
+        }
         shown
             .strip_prefix(".")
             .unwrap_or(shown)

@@ -7,6 +7,7 @@ use schemars::Schema;
 use serde_json::{Map as Json, Value};
 
 use crate::diagnostic::{Diagnostic, Diagnostics, nearest};
+use crate::origin::Place;
 use crate::value::{Key, Node, Value as Tree};
 
 /// Longest chain of `$ref`.
@@ -178,12 +179,19 @@ impl<'a> Checker<'a> {
                 problem.note("put quotes around it if it is text")
             }
             Tree::Str(text)
-                if types.contains(&"number") && crate::python::parse_float(text).is_some() =>
+                if types.contains(&"number")
+                    && !matches!(node.origin.place, Place::Environment(_))
+                    && crate::python::parse_float(text).is_some() =>
             {
                 problem.note("a number takes no quotes")
             }
             _ => problem,
         };
+        if let (Place::Environment(name), true) = (&node.origin.place, !types.contains(&"string")) {
+            problem = problem.note(format!(
+                "oc.env gives text; for other types, use ${{oc.decode:${{oc.env:{name}}}}}"
+            ));
+        }
         problems.push(problem);
         false
     }

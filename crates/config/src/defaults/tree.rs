@@ -6,7 +6,7 @@ use crate::diagnostic::{Diagnostic, Diagnostics, nearest};
 use crate::environment::Environment;
 use crate::interpolation::parse;
 use crate::interpolation::resolve::{Path, Resolver};
-use crate::origin::Choice;
+use crate::origin::{Choice, Origin};
 use crate::repository::{Loaded, Repository};
 use crate::value::{Key, Map, Node, Value};
 
@@ -38,6 +38,8 @@ pub(crate) struct Merge {
     pub is_primary: bool,
     pub content: Node,
     pub override_key: Option<String>,
+    /// The entry that selects it.
+    pub origin: Origin,
 }
 
 pub(crate) struct Builder<'a> {
@@ -126,7 +128,7 @@ impl<'a> Builder<'a> {
         let mut hydra = Item::new(
             What::Config("hydra/config".to_string()),
             None,
-            crate::origin::Origin::built_in(),
+            Origin::built_in(),
         );
         hydra.set_parent("", "");
         let hydra = self.expand(hydra, None, false);
@@ -135,15 +137,18 @@ impl<'a> Builder<'a> {
 
     fn refuse_duplicates(&mut self, merges: &[Merge]) {
         let mut seen = std::collections::HashSet::new();
-        for key in merges
-            .iter()
-            .filter_map(|merge| merge.override_key.as_ref())
-        {
+        for merge in merges {
+            let Some(key) = &merge.override_key else {
+                continue;
+            };
             if !seen.insert(key) && !self.conflicts.contains(key) {
                 self.conflicts.push(key.clone());
-                self.problems.push(Diagnostic::new(format!(
-                    "multiple values for `{key}`: it is more than once in the defaults list"
-                )));
+                self.problems.push(
+                    Diagnostic::new(format!(
+                        "multiple values for `{key}`: it is in the defaults list already"
+                    ))
+                    .at(&merge.origin),
+                );
             }
         }
     }
@@ -311,9 +316,7 @@ impl<'a> Builder<'a> {
                 .at(&list
                     .iter()
                     .rfind(|child| child.is_self())
-                    .map_or_else(crate::origin::Origin::built_in, |child| {
-                        child.origin.clone()
-                    })),
+                    .map_or_else(Origin::built_in, |child| child.origin.clone())),
             );
         }
         if (selves == 0 && others > 0) || list.is_empty() {
@@ -324,11 +327,7 @@ impl<'a> Builder<'a> {
                      come last"
                 ));
             }
-            list.push(Item::new(
-                What::Itself,
-                None,
-                crate::origin::Origin::built_in(),
-            ));
+            list.push(Item::new(What::Itself, None, Origin::built_in()));
         }
     }
 
@@ -432,15 +431,9 @@ impl<'a> Builder<'a> {
         } else if item.is_primary && !options.is_empty() {
             problem = problem.note(format!("configs: {}", options.join(", ")));
         }
-        let path: Vec<String> = self
-            .repository
-            .sources()
-            .iter()
-            .filter(|source| source.provider != "hydra")
-            .map(|source| format!("{} ({})", source.describe(), source.provider))
-            .collect();
+        let path = self.repository.search_path();
         self.problems
-            .push(problem.note(format!("search path: {}", path.join(", "))));
+            .push(problem.note(format!("search path: {path}")));
     }
 
     /// Resolves the interpolations in an item's option, over the choices made so far.
@@ -498,6 +491,7 @@ fn flatten(tree: &mut TreeNode, parent: Option<&str>, merges: &mut Vec<Merge>) {
                 is_primary: item.is_primary,
                 content,
                 override_key: item.is_group().then(|| item.override_key()),
+                origin: item.origin.clone(),
             });
         }
         return;
@@ -520,6 +514,7 @@ fn flatten(tree: &mut TreeNode, parent: Option<&str>, merges: &mut Vec<Merge>) {
                 is_primary: tree.item.is_primary,
                 content,
                 override_key: override_key.take(),
+                origin: tree.item.origin.clone(),
             });
         }
     }

@@ -87,6 +87,23 @@ impl<'a> Resolver<'a> {
             return Err(Diagnostic::new(format!("there is no key `{name}`")).into());
         };
         let resolved = self.copy(node, &mut path.clone(), missing);
+        self.finish(resolved)
+    }
+
+    /// A resolved copy of the root without one of its keys.
+    pub(crate) fn without(self, key: &str, missing: Missing) -> Result<Node, Diagnostics> {
+        let mut copy = Map::new();
+        for (name, child) in self.root.as_map().into_iter().flatten() {
+            if name.as_str() != key {
+                let resolved = self.copy(child, &mut vec![name.clone()], missing);
+                copy.insert(name.clone(), resolved);
+            }
+        }
+        let root = Node::new(Value::Map(copy), self.root.origin.clone());
+        self.finish(root)
+    }
+
+    fn finish(self, resolved: Node) -> Result<Node, Diagnostics> {
         self.problems.into_inner().into_result(resolved)
     }
 
@@ -476,14 +493,16 @@ impl<'a> Resolver<'a> {
             let next = current.child(name);
             if next.is_none() {
                 if let Some(map) = current.as_map() {
-                    let keys = map.keys().map(Key::as_str);
-                    if let Some(near) = nearest(name, keys) {
+                    let keys: Vec<&str> = map.keys().map(Key::as_str).collect();
+                    if let Some(near) = nearest(name, keys.iter().copied()) {
                         let mut full: Vec<&str> = names[..index].to_vec();
                         full.push(near);
                         let full = format!("{}{}", ".".repeat(dots), full.join("."));
                         failure.label = format!("did you mean `{full}`?");
                     } else if dots == 0 && sibling(self.root, path, names[0]) {
                         failure.label = format!("did you mean `.{key}`?");
+                    } else if index > 0 && (1..20).contains(&keys.len()) {
+                        failure.label = format!("there are {}", keys.join(", "));
                     }
                 }
                 break;

@@ -365,8 +365,17 @@ impl Reader<'_> {
     }
 
     fn unknown_tag(&self, tag: &Tag, span: Span) -> Diagnostic {
-        self.error(&format!("the tag `{tag}` has no meaning here"), span, "")
-            .note("tags: !!str, !!int, !!float, !!bool, !!null, !!seq, !!map")
+        let written = if tag.is_yaml_core_schema() {
+            format!("!!{}", tag.suffix)
+        } else {
+            tag.to_string()
+        };
+        self.error(
+            &format!("the tag `{written}` has no meaning here"),
+            span,
+            "",
+        )
+        .note("tags: !!str, !!int, !!float, !!bool, !!null, !!seq, !!map")
     }
 
     fn error(&self, message: &str, span: Span, label: &str) -> Diagnostic {
