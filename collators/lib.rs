@@ -24,7 +24,8 @@ mod tokenize;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
-use tt_data::{CollatorConfig, DataError, Row, Tokenizer};
+use tt_config::{Entry, Table};
+use tt_data::{DataError, Row, Tokenizer};
 
 pub use baselines::Baselines;
 pub use batch::{Batch, IGNORE};
@@ -69,20 +70,12 @@ pub enum Layout {
 pub type BuildCollator =
     fn(&Map<String, Value>, &Arc<Tokenizer>) -> Result<Box<dyn Collator>, DataError>;
 
-/// The collator that `config` names in [`TABLE`].
-pub fn build(
-    config: &CollatorConfig,
-    tokenizer: &Arc<Tokenizer>,
-) -> Result<Box<dyn Collator>, DataError> {
-    match TABLE.iter().find(|(name, _)| *name == config.r#type) {
-        Some((_, build)) => build(&config.kwargs, tokenizer),
-        None => Err(DataError::UnknownCollator {
-            name: config.r#type.clone(),
-            known: TABLE.iter().map(|(name, _)| name.to_string()).collect(),
-        }),
-    }
-}
-
 /// What `data.collator.type` may name.
-pub const TABLE: &[(&str, BuildCollator)] =
-    &[("tokenize.TokenizeCollator", TokenizeCollator::build)];
+pub const TABLE: Table<BuildCollator> = Table::new(
+    "collator",
+    &[Entry::new::<TokenizeConfig>(
+        "tokenize.TokenizeCollator",
+        "a column of text to tokens, packed or padded",
+        TokenizeCollator::build,
+    )],
+);

@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use tt_config::Table;
 use tt_data::{
     Cursor, DataConfig, DataError, Dataset, Order, Shard, Source, Tokenizer, cache_folder,
 };
 
 use crate::baselines::{Baselines, Bigrams, unigram_nats};
-use crate::{Batch, BatchShape, Collator, Loader, build};
+use crate::{Batch, BatchShape, BuildCollator, Collator, Loader, TABLE};
 
 /// Tokens of the training split that the bigram baseline counts.
 const BIGRAM_TOKENS: usize = 1 << 18;
@@ -28,6 +29,8 @@ pub struct PipelineOptions {
     pub shard: Shard,
     /// Where a trained tokenizer is kept.
     pub cache: Option<PathBuf>,
+    /// What `data.collator.type` may name.
+    pub collators: Table<BuildCollator>,
 }
 
 impl Default for PipelineOptions {
@@ -38,6 +41,7 @@ impl Default for PipelineOptions {
             num_epochs: None,
             shard: Shard::default(),
             cache: cache_folder(),
+            collators: TABLE,
         }
     }
 }
@@ -70,7 +74,15 @@ impl Pipeline {
         let cache = options.cache.as_deref();
         let tokenizer = Tokenizer::open(&config.tokenizer, dataset.train.as_ref(), cache)?;
         let tokenizer = Arc::new(tokenizer);
-        let collator = Arc::from(build(&config.collator, &tokenizer)?);
+        let name = &config.collator.r#type;
+        let entry = options
+            .collators
+            .get(name)
+            .map_err(|_| DataError::UnknownCollator {
+                name: name.clone(),
+                known: options.collators.names().join(", "),
+            })?;
+        let collator = Arc::from((entry.build)(&config.collator.kwargs, &tokenizer)?);
         let mut pipeline = Self {
             config: config.clone(),
             options: options.clone(),
@@ -83,13 +95,13 @@ impl Pipeline {
         Ok(pipeline)
     }
 
+    pub fn tokenizer(&self) -> &Arc<Tokenizer> {
+        &self.tokenizer
+    }
+
     /// Tokens in a row of a batch.
     pub fn sequence_length(&self) -> usize {
         self.config.sequence_length
-    }
-
-    pub fn tokenizer(&self) -> &Arc<Tokenizer> {
-        &self.tokenizer
     }
 
     /// The training batches from `cursor` on, or from the start.

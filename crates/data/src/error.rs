@@ -8,11 +8,11 @@ use thiserror::Error;
 /// An error of the data side. Paths and offsets are the user's own, so that he can go there.
 #[derive(Debug, Error)]
 pub enum DataError {
-    #[error("unknown data set `{url}` (data.dataset.url); known: {}", .known.join(", "))]
-    UnknownDataset { url: String, known: Vec<String> },
+    #[error("unknown data set `{url}` (data.dataset.url); known: {known}")]
+    UnknownDataset { url: String, known: String },
 
-    #[error("unknown collator `{name}` (data.collator.type); known: {}", .known.join(", "))]
-    UnknownCollator { name: String, known: Vec<String> },
+    #[error("unknown collator `{name}` (data.collator.type); known: {known}")]
+    UnknownCollator { name: String, known: String },
 
     #[error(
         "data set `{url}` needs `data.path`: a text file or a glob such as `data.path='books/*.txt'`"

@@ -1,4 +1,23 @@
-//! Rows from sources in computed order, tokenizer, packing, prefetch, Cursor.
+//! From files to rows in order: sources, data order, tokenizer, prefetch, and the [`Cursor`].
+//!
+//! A row's place in the run is computed, never remembered: [`Order`] gives the row at any position
+//! of any epoch at the same cost, [`Source`] reads it, [`Prefetch`] works ahead. Nothing here knows
+//! tensors; collators turn rows into batches.
+//!
+//! ```
+//! use tt_data::{DataConfig, Dataset, Order, Row, Shard, Tokenizer};
+//!
+//! let config = DataConfig::default(); // stories
+//! let dataset = Dataset::open(&config)?;
+//! let tokenizer = Tokenizer::open(&config.tokenizer, dataset.train.as_ref(), None)?;
+//!
+//! let order = Order::new(42, Shard::default(), dataset.train.num_rows())?;
+//! let mut row = Row::default();
+//! dataset.train.read(order.row(0, 1_000_000), &mut row)?;
+//! let ids = tokenizer.encode(row.text("text")?)?;
+//! assert_eq!(tokenizer.decode(&ids)?, row.text("text")?);
+//! # Ok::<(), tt_data::DataError>(())
+//! ```
 
 mod bpe;
 mod config;

@@ -5,11 +5,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
+use tt_config::{Entry, Table};
 
 use crate::config::DataConfig;
 use crate::error::DataError;
-use crate::stories::Stories;
-use crate::text::Text;
+use crate::stories::{Stories, StoriesConfig};
+use crate::text::{Text, TextConfig};
 
 /// Rows by index, read by several workers at once.
 pub trait Source: Send + Sync {
@@ -31,19 +32,28 @@ pub struct Dataset {
 pub type OpenDataset = fn(&DataConfig) -> Result<Dataset, DataError>;
 
 /// What `data.dataset.url` may name.
-pub const DATASETS: &[(&str, OpenDataset)] = &[("stories", Stories::open), ("text", Text::open)];
+pub const DATASETS: Table<OpenDataset> = Table::new(
+    "data set",
+    &[
+        Entry::new::<StoriesConfig>(
+            "stories",
+            "short stories, sums and look-ups, made by the program",
+            Stories::open,
+        ),
+        Entry::new::<TextConfig>("text", "plain text files", Text::open),
+    ],
+);
 
 impl Dataset {
     /// Opens the data set that `config.dataset.url` names in [`DATASETS`].
     pub fn open(config: &DataConfig) -> Result<Self, DataError> {
         let url = config.dataset.url.as_str();
-        match DATASETS.iter().find(|(name, _)| *name == url) {
-            Some((_, open)) => open(config),
-            None => Err(DataError::UnknownDataset {
-                url: url.to_owned(),
-                known: DATASETS.iter().map(|(name, _)| name.to_string()).collect(),
-            }),
-        }
+        let datasets = DATASETS;
+        let entry = datasets.get(url).map_err(|_| DataError::UnknownDataset {
+            url: url.to_owned(),
+            known: datasets.names().join(", "),
+        })?;
+        (entry.build)(config)
     }
 }
 

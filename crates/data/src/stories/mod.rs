@@ -157,3 +157,111 @@ impl Source for Stories {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    fn rows(seed: u64, split: Split, len: u64) -> (HashSet<String>, HashSet<Subject>) {
+        let stories = Stories { seed, split };
+        let mut texts = HashSet::new();
+        let mut subjects = HashSet::new();
+        for index in 0..len {
+            let mut text = String::new();
+            subjects.extend(stories.write(index, &mut text));
+            texts.insert(text);
+        }
+        (texts, subjects)
+    }
+
+    #[test]
+    fn no_subject_and_no_row_is_in_both_splits() {
+        let (train_texts, train_subjects) = rows(0, Split::Train, 50_000);
+        let (texts, subjects) = rows(0, Split::Validation, 5_000);
+        assert!(subjects.is_disjoint(&train_subjects));
+        assert!(texts.is_disjoint(&train_texts));
+        // Whatever the seed: the sides are those of the subject itself.
+        let (other_texts, other_subjects) = rows(1, Split::Train, 10_000);
+        assert!(subjects.is_disjoint(&other_subjects));
+        assert!(texts.is_disjoint(&other_texts));
+    }
+
+    #[test]
+    fn every_story_and_sum_is_on_one_side_and_one_in_sixteen_is_reserved() {
+        let mut reserved = 0;
+        let mut all = 0;
+        for hero in 0..words::NAMES.len() {
+            for place in 0..words::PLACES.len() {
+                for object in 0..words::OBJECTS.len() {
+                    let leads = Leads {
+                        hero,
+                        place,
+                        object,
+                    };
+                    reserved += u32::from(Subject::Story(leads).split() == Split::Validation);
+                    all += 1;
+                }
+            }
+        }
+        let part = f64::from(reserved) / f64::from(all);
+        assert!((part - 1.0 / 16.0).abs() < 0.01, "{part}");
+    }
+
+    #[test]
+    fn rows_hardly_ever_repeat() {
+        let (texts, _) = rows(0, Split::Train, 50_000);
+        assert!(texts.len() > 49_990, "{} of 50,000 differ", texts.len());
+    }
+
+    #[test]
+    fn rows_are_a_function_of_seed_split_and_index() {
+        let write = |seed, split, index| {
+            let mut text = String::new();
+            Stories { seed, split }.write(index, &mut text);
+            text
+        };
+        assert_eq!(write(3, Split::Train, 5), write(3, Split::Train, 5));
+        assert_ne!(write(3, Split::Train, 5), write(4, Split::Train, 5));
+        assert_ne!(write(3, Split::Train, 5), write(3, Split::Train, 6));
+        assert_ne!(write(3, Split::Train, 5), write(3, Split::Validation, 5));
+    }
+
+    #[test]
+    fn sums_are_right() {
+        let (texts, _) = rows(0, Split::Train, 2_000);
+        let mut num_sums = 0;
+        for line in texts
+            .iter()
+            .flat_map(|text| text.lines())
+            .filter(|line| line.contains(" = "))
+        {
+            let words: Vec<&str> = line.split(' ').collect();
+            let number = |i: usize| words[i].parse::<i64>().unwrap();
+            let right = if words[1] == "+" {
+                number(2)
+            } else {
+                -number(2)
+            };
+            assert_eq!(number(0) + right, number(4), "{line}");
+            num_sums += 1;
+        }
+        assert!(num_sums > 400, "{num_sums}");
+    }
+
+    #[test]
+    fn look_ups_are_answered_by_the_list() {
+        let (texts, _) = rows(0, Split::Train, 2_000);
+        let mut num_look_ups = 0;
+        let is_look_up = |text: &&String| text.contains(" have? ") || text.contains(" hold? ");
+        for text in texts.iter().filter(is_look_up) {
+            let (list, question) = text.split_once("What does ").unwrap();
+            let (_, answer) = question.split_once("? ").unwrap();
+            assert!(list.contains(answer), "{text}");
+            assert_eq!(list.matches(answer).count(), 1, "{text}");
+            num_look_ups += 1;
+        }
+        assert!(num_look_ups > 100, "{num_look_ups}");
+    }
+}

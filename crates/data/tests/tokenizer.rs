@@ -1,0 +1,241 @@
+//! The tokenizer: the same everywhere, equal to Hugging Face's, kept safely.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+use std::thread;
+
+use proptest::prelude::*;
+use serde_json::Value;
+use tempfile::TempDir;
+use tt_data::{DataConfig, DataError, Dataset, Row, Source, Tokenizer, TokenizerConfig};
+
+fn config(vocab_size: usize) -> TokenizerConfig {
+    TokenizerConfig {
+        vocab_size,
+        ..TokenizerConfig::default()
+    }
+}
+
+fn open(config: &TokenizerConfig, cache: Option<&Path>) -> Result<Tokenizer, DataError> {
+    let dataset = Dataset::open(&DataConfig::default()).unwrap();
+    Tokenizer::open(config, dataset.train.as_ref(), cache)
+}
+
+fn loaded(path: &Path, eos_token: Option<&str>) -> Result<Tokenizer, String> {
+    Tokenizer::load(path, eos_token).map_err(|error| error.to_string())
+}
+
+fn cached_files(cache: &TempDir) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for folder in fs::read_dir(cache.path().join("tokenizers")).unwrap() {
+        for file in fs::read_dir(folder.unwrap().path()).unwrap() {
+            files.push(file.unwrap().path());
+        }
+    }
+    files.sort();
+    files
+}
+
+#[test]
+fn training_gives_the_same_bytes_every_time() {
+    let first = open(&config(600), None).unwrap();
+    assert_eq!(first.vocab_size(), 600);
+    let again = thread::scope(|scope| {
+        let trainings: Vec<_> = (0..3)
+            .map(|_| scope.spawn(|| open(&config(600), None)))
+            .collect();
+        trainings
+            .into_iter()
+            .map(|t| t.join().unwrap().unwrap())
+            .collect::<Vec<_>>()
+    });
+    for tokenizer in again {
+        assert_eq!(tokenizer.files(), first.files());
+    }
+}
+
+#[test]
+fn training_gives_the_same_merges_in_every_build() {
+    struct Rhyme;
+    impl Source for Rhyme {
+        fn num_rows(&self) -> Option<u64> {
+            Some(1)
+        }
+        fn read(&self, _: u64, row: &mut Row) -> Result<(), DataError> {
+            row.text_mut("text")
+                .push_str("she sells sea shells by the sea shore");
+            Ok(())
+        }
+    }
+    let tokenizer = Tokenizer::open(&config(400), &Rhyme, None).unwrap();
+    let json: Value = serde_json::from_slice(&tokenizer.files()["tokenizer.json"]).unwrap();
+    // Counted by hand: " s" comes 5 times, then "he" and " se" 3 times, the others twice; of equals
+    // the pair with lower ids is first.
+    let expected = [
+        ["Ġ", "s"],
+        ["h", "e"],
+        ["Ġs", "e"],
+        ["l", "l"],
+        ["Ġse", "a"],
+        ["ll", "s"],
+    ];
+    assert_eq!(json["model"]["merges"], serde_json::json!(expected));
+}
+
+#[test]
+fn the_cache_is_written_once_and_read_after() {
+    let cache = tempfile::tempdir().unwrap();
+    let first = open(&config(300), Some(cache.path())).unwrap();
+    let files = cached_files(&cache);
+    let names: Vec<_> = files.iter().map(|path| path.file_name().unwrap()).collect();
+    assert_eq!(names, ["tokenizer.json", "tokenizer_config.json"]);
+    let written = fs::metadata(&files[0]).unwrap().modified().unwrap();
+    let second = open(&config(300), Some(cache.path())).unwrap();
+    assert_eq!(second.files(), first.files());
+    assert_eq!(
+        fs::metadata(&files[0]).unwrap().modified().unwrap(),
+        written
+    );
+
+    open(&config(301), Some(cache.path())).unwrap();
+    assert_eq!(cached_files(&cache).len(), 4);
+}
+
+#[test]
+fn a_broken_cache_is_replaced() {
+    let cache = tempfile::tempdir().unwrap();
+    let first = open(&config(300), Some(cache.path())).unwrap();
+    let path = &cached_files(&cache)[0];
+    fs::write(path, "{ \"half\": ").unwrap();
+    let second = open(&config(300), Some(cache.path())).unwrap();
+    assert_eq!(second.files(), first.files());
+    assert_eq!(&fs::read(path).unwrap(), &first.files()["tokenizer.json"]);
+}
+
+#[test]
+fn many_may_train_into_one_cache_at_once() {
+    let cache = tempfile::tempdir().unwrap();
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| open(&config(300), Some(cache.path())).unwrap());
+        }
+    });
+    assert_eq!(cached_files(&cache).len(), 2); // nothing temporary is left
+}
+
+#[test]
+fn a_cache_that_cannot_be_written_does_not_stop_the_run() {
+    let cache = tempfile::tempdir().unwrap();
+    fs::write(cache.path().join("tokenizers"), "a file is in the way").unwrap();
+    assert_eq!(
+        open(&config(300), Some(cache.path())).unwrap().vocab_size(),
+        300
+    );
+}
+
+static TRAINED: LazyLock<Tokenizer> = LazyLock::new(|| open(&config(1024), None).unwrap());
+
+proptest! {
+    #[test]
+    fn tokens_are_those_of_hugging_face(
+        text in r"((Once| upon|a|the|Pip's|12| \+|kite)?[ \n.,!\x22']{0,2}|\PC{0,3}|<\|endoftext\|>){0,20}"
+    ) {
+        let expected = TRAINED.as_hf().encode_fast(text.as_str(), false).unwrap();
+        prop_assert_eq!(TRAINED.encode(&text).unwrap(), expected.get_ids());
+    }
+
+    #[test]
+    fn decoding_gives_the_text_back(text in r"[^<]{0,40}") {
+        let ids = TRAINED.encode(&text).unwrap();
+        prop_assert_eq!(TRAINED.decode(&ids).unwrap(), text);
+    }
+}
+
+#[test]
+fn a_word_of_a_megabyte_is_encoded() {
+    let text = "x".repeat(1 << 20);
+    let ids = TRAINED.encode(&text).unwrap();
+    assert_eq!(TRAINED.decode(&ids).unwrap(), text);
+}
+
+#[test]
+fn common_words_of_the_stories_are_single_tokens() {
+    for word in [" kite", " the", " Clara", " because", "Once", "7"] {
+        assert_eq!(TRAINED.encode(word).unwrap().len(), 1, "{word}");
+    }
+}
+
+#[test]
+fn the_end_of_text_is_token_0_and_fills_rows() {
+    assert_eq!((TRAINED.eos_id(), TRAINED.pad_id()), (0, 0));
+    assert_eq!(TRAINED.encode("a<|endoftext|>").unwrap().last(), Some(&0));
+    assert_eq!(TRAINED.decode(&[0]).unwrap(), "");
+}
+
+#[test]
+fn a_folder_of_files_is_loaded_with_what_stands_beside() {
+    let folder = tempfile::tempdir().unwrap();
+    TRAINED.save(folder.path()).unwrap();
+    fs::write(folder.path().join("chat_template.jinja"), "{{ x }}").unwrap();
+    let tokenizer = loaded(folder.path(), None).unwrap();
+    assert_eq!(tokenizer.files()["chat_template.jinja"], b"{{ x }}");
+    assert_eq!(
+        tokenizer.files()["tokenizer.json"],
+        TRAINED.files()["tokenizer.json"]
+    );
+    let by_file = loaded(&folder.path().join("tokenizer.json"), None).unwrap();
+    assert_eq!(by_file.files(), tokenizer.files());
+}
+
+#[test]
+fn a_tokenizer_from_elsewhere_names_its_special_tokens() {
+    let folder = tempfile::tempdir().unwrap();
+    let json = String::from_utf8(TRAINED.files()["tokenizer.json"].clone()).unwrap();
+    let json = json.replace("<|endoftext|>", "</s>");
+    fs::write(folder.path().join("tokenizer.json"), json).unwrap();
+    let shown = folder.path().join("tokenizer.json").display().to_string();
+
+    let message = loaded(folder.path(), None).err().unwrap();
+    assert_eq!(
+        message,
+        format!(
+            "tokenizer {shown} names no end-of-text token; set `data.tokenizer.eos_token` to the one it has"
+        )
+    );
+    let message = loaded(folder.path(), Some("<eos>")).err().unwrap();
+    assert_eq!(message, format!("tokenizer {shown}: has no token `<eos>`"));
+    assert_eq!(loaded(folder.path(), Some("</s>")).unwrap().eos_id(), 0);
+
+    let side = r#"{"eos_token": {"content": "</s>", "lstrip": false}, "pad_token": "!"}"#;
+    fs::write(folder.path().join("tokenizer_config.json"), side).unwrap();
+    let tokenizer = loaded(folder.path(), None).unwrap();
+    assert_eq!(tokenizer.eos_id(), 0);
+    assert_eq!(
+        tokenizer.pad_id(),
+        tokenizer.as_hf().token_to_id("!").unwrap()
+    );
+}
+
+#[test]
+fn a_tokenizer_that_is_missing_or_broken_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tokenizer.json");
+    let message = loaded(folder.path(), None).err().unwrap();
+    assert_eq!(
+        message,
+        format!("`data.tokenizer.path`: no such file: {}", path.display())
+    );
+    fs::write(&path, "[]").unwrap();
+    let message = loaded(folder.path(), None).err().unwrap();
+    assert!(
+        message.starts_with(&format!("tokenizer {}: ", path.display())),
+        "{message}"
+    );
+
+    let message = open(&config(256), None).err().unwrap().to_string();
+    assert!(
+        message.starts_with("`data.tokenizer.vocab_size`: 256 is under 257"),
+        "{message}"
+    );
+}
