@@ -62,7 +62,7 @@ impl App {
     fn try_run(self, args: impl IntoIterator<Item = OsString>) -> Result<ExitCode, Failure> {
         match cli::parse(args).map_err(Failure::request)? {
             Request::Help(args) => {
-                print!("{}", cli::help(&configs::groups(&args)?));
+                print!("{}", cli::help(&configs::composer(&args)?.groups()));
                 Ok(ExitCode::SUCCESS)
             }
             Request::Version => {
@@ -70,14 +70,15 @@ impl App {
                 Ok(ExitCode::SUCCESS)
             }
             Request::Run(command, args) => {
-                let composition = configs::compose(&args)?;
+                let composer = configs::composer(&args)?;
+                let composition = composer.compose(&args.overrides)?;
                 for warning in composition.warnings() {
                     eprintln!("warning: {warning}");
                 }
                 match args.show {
-                    Some(part) => show::run(&composition, part, &args),
+                    Some(show) => show::run(&composition, show, &args),
                     None => (command.run)(Invocation {
-                        groups: configs::groups(&args)?,
+                        groups: composer.groups(),
                         plugins: self.plugins,
                         composition,
                     }),

@@ -7,8 +7,9 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use crate::commands::show::{Info, Show};
 use crate::commands::{self, Command};
-use crate::configs::Groups;
+use tt_config::Part;
 
 /// What a command line asks for.
 pub(crate) enum Request {
@@ -30,14 +31,6 @@ pub(crate) struct Args {
     pub(crate) overrides: Vec<String>,
     help: bool,
     version: bool,
-}
-
-/// The part of the config that `--cfg` prints.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Show {
-    Job,
-    Hydra,
-    All,
 }
 
 /// A command line that cannot be read.
@@ -99,12 +92,33 @@ const FLAGS: &[Flag] = &[
         value: Some("job|hydra|all"),
         about: "Print the config instead of running",
         set: |args, value| {
-            args.show = Some(match value.as_str() {
-                "job" => Show::Job,
-                "hydra" => Show::Hydra,
-                "all" => Show::All,
+            args.show = Some(Show::Config(match value.as_str() {
+                "job" => Part::Job,
+                "hydra" => Part::Hydra,
+                "all" => Part::All,
                 _ => return Err(BadValue("job, hydra or all")),
-            });
+            }));
+            Ok(())
+        },
+    },
+    Flag {
+        long: "--info",
+        short: Some("-i"),
+        value: Some("WHAT"),
+        about: "Print origins, config, defaults, defaults-tree or searchpath",
+        set: |args, value| {
+            args.show = Some(Show::Info(match value.as_str() {
+                "config" => Info::Config,
+                "defaults" => Info::Defaults,
+                "defaults-tree" => Info::DefaultsTree,
+                "origins" => Info::Origins,
+                "searchpath" => Info::SearchPath,
+                _ => {
+                    return Err(BadValue(
+                        "config, defaults, defaults-tree, origins or searchpath",
+                    ));
+                }
+            }));
             Ok(())
         },
     },
@@ -122,7 +136,7 @@ const FLAGS: &[Flag] = &[
         long: "--package",
         short: Some("-p"),
         value: Some("KEY"),
-        about: "With --cfg: print only the part at this key",
+        about: "With --cfg or --info: only the part at this key",
         set: |args, value| {
             args.package = Some(value);
             Ok(())
@@ -303,7 +317,7 @@ impl Args {
 }
 
 /// The help text; `groups` are the config groups with their options.
-pub(crate) fn help(groups: &Groups) -> String {
+pub(crate) fn help(groups: &[(String, Vec<String>)]) -> String {
     let mut rows = Vec::new();
     let section = |rows: &mut Vec<(String, String)>, title: &str| {
         rows.push((format!("\n{title}:"), String::new()));
@@ -318,7 +332,6 @@ pub(crate) fn help(groups: &Groups) -> String {
     }
     section(&mut rows, "config groups (choose with group=option)");
     for (group, options) in groups {
-        let options: Vec<_> = options.iter().map(String::as_str).collect();
         rows.push((format!("  {group}"), options.join(", ")));
     }
     section(&mut rows, "exit codes");
@@ -367,8 +380,6 @@ impl Flag {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
 
     fn parsed(args: &[&str]) -> Result<Args, UsageError> {
@@ -390,7 +401,7 @@ mod tests {
         ]);
         let args = args.unwrap();
         assert_eq!(args.overrides, ["+model=qwen2", "lr=5e-5"]);
-        assert_eq!(args.show, Some(Show::Job));
+        assert_eq!(args.show, Some(Show::Config(Part::Job)));
         assert_eq!(args.package.as_deref(), Some("trainer"));
         assert!(args.resolve);
     }
@@ -400,7 +411,7 @@ mod tests {
         let args = parsed(&["-cn", "mine", "-cd=more", "-c", "all"]).unwrap();
         assert_eq!(args.config_name.as_deref(), Some("mine"));
         assert_eq!(args.config_dir, Some("more".into()));
-        assert_eq!(args.show, Some(Show::All));
+        assert_eq!(args.show, Some(Show::Config(Part::All)));
     }
 
     #[test]
@@ -449,10 +460,7 @@ mod tests {
 
     #[test]
     fn every_flag_is_distinct_sorted_into_the_help_and_documented() {
-        let help = help(&Groups::from([(
-            "model".into(),
-            BTreeSet::from(["qwen2".into()]),
-        )]));
+        let help = help(&[("model".into(), vec!["qwen2".into()])]);
         let mut names = Vec::new();
         for flag in FLAGS {
             assert!(flag.long.starts_with("--"), "{}", flag.long);

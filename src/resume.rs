@@ -350,7 +350,7 @@ mod tests {
             };
             let tensor = HostTensor::from_f32([1], &[1.0]);
             snapshot.model.insert("w".into(), tensor);
-            let mut writer = Writer::open(&run.checkpoints(), CheckpointConfig::default()).unwrap();
+            let mut writer = Writer::open(run.checkpoints(), CheckpointConfig::default()).unwrap();
             writer.submit(snapshot).unwrap();
             writer.finish().unwrap();
         }

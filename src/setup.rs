@@ -241,8 +241,8 @@ fn require(
         .iter()
         .filter(|group| composition.get(group).is_none())
     {
-        let options = groups.get(*group).into_iter().flatten();
-        let options: Vec<_> = options.map(String::as_str).collect();
+        let options = groups.iter().find(|(name, _)| name == group);
+        let options = options.map_or(&[][..], |(_, options)| options);
         problems.push(
             Diagnostic::new(format!("no {group} is chosen")).note(format!(
                 "choose one with {group}=OPTION: {}",

@@ -1,45 +1,39 @@
-//! `--cfg`: prints the configuration instead of running.
+//! `--cfg` and `--info`: print what a command would run with, instead of running it.
 
 use std::process::ExitCode;
 
-use anyhow::anyhow;
-use tt_config::{Composition, Missing, Node, Value};
+use tt_config::{Composition, Part};
 
-use crate::cli::{Args, Show};
+use crate::cli::Args;
 use crate::failure::Failure;
 
-pub(crate) fn run(composition: &Composition, part: Show, args: &Args) -> Result<ExitCode, Failure> {
-    let tree = match (part, args.resolve) {
-        (Show::Job, false) => composition.job(),
-        (Show::Job, true) => composition.resolve(Missing::Keep)?,
-        (Show::Hydra, resolve) => only_hydra(tree(composition, resolve)?),
-        (Show::All, resolve) => tree(composition, resolve)?,
+/// What is printed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Show {
+    Config(Part),
+    Info(Info),
+}
+
+/// What `--info` tells of a composition.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Info {
+    Config,
+    Defaults,
+    DefaultsTree,
+    Origins,
+    SearchPath,
+}
+
+pub(crate) fn run(composition: &Composition, show: Show, args: &Args) -> Result<ExitCode, Failure> {
+    let package = args.package.as_deref();
+    let text = match show {
+        Show::Config(part) => composition.show(part, package, args.resolve)?,
+        Show::Info(Info::Config) => composition.config_info(),
+        Show::Info(Info::Defaults) => composition.defaults_list(),
+        Show::Info(Info::DefaultsTree) => composition.defaults_tree(),
+        Show::Info(Info::Origins) => composition.origins(package.unwrap_or_default())?,
+        Show::Info(Info::SearchPath) => composition.search_path(),
     };
-    match &args.package {
-        None => print!("{}", tree.to_yaml()),
-        Some(package) => match tree.get(package) {
-            Some(node) => print!("# @package {package}\n{}", node.to_yaml()),
-            None => {
-                let error = anyhow!("--package: there is no `{package}` in the config");
-                return Err(Failure::Request(error));
-            }
-        },
-    }
+    print!("{text}");
     Ok(ExitCode::SUCCESS)
-}
-
-fn tree(composition: &Composition, resolve: bool) -> Result<Node, Failure> {
-    if resolve {
-        Ok(composition.resolved("", Missing::Keep)?)
-    } else {
-        Ok(composition.tree().clone())
-    }
-}
-
-/// The tree without the job's own config.
-pub(crate) fn only_hydra(mut tree: Node) -> Node {
-    if let Value::Map(map) = &mut tree.value {
-        map.retain(|key, _| key.as_str() == "hydra");
-    }
-    tree
 }

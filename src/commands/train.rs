@@ -13,7 +13,6 @@ use tt_tensor::{Device, Seed};
 use tt_trainers::{Ending, Outcome, StopFlag, TrainJob, load_params};
 
 use crate::commands::Invocation;
-use crate::commands::show::only_hydra;
 use crate::failure::Failure;
 use crate::resume::{self, RESOLVED_CONFIG, Resume, Start, Wanted};
 use crate::run_dir::RunDir;
@@ -133,7 +132,6 @@ fn start(composition: &Composition, resume: &str) -> Result<Start, Failure> {
 fn record(composition: &mut Composition, run_dir: &RunDir) -> Result<(), Failure> {
     let path = run_dir.path().display().to_string();
     composition.set("hydra.runtime.output_dir", Value::Str(path));
-    let hydra = only_hydra(composition.tree().clone());
     let overrides = composition.overrides();
     let overrides = overrides
         .iter()
@@ -142,7 +140,7 @@ fn record(composition: &mut Composition, run_dir: &RunDir) -> Result<(), Failure
     let resolved = composition.resolve(Missing::Keep)?.to_json();
     for (name, content) in [
         (".hydra/config.yaml", composition.job().to_yaml()),
-        (".hydra/hydra.yaml", hydra.to_yaml()),
+        (".hydra/hydra.yaml", composition.hydra().to_yaml()),
         (".hydra/overrides.yaml", overrides.to_yaml()),
         (RESOLVED_CONFIG, pretty(&resolved)),
         ("environment.json", pretty(&tt_metrics::environment())),

@@ -81,6 +81,26 @@ fn cfg_hydra_prints_the_hydra_node() {
 }
 
 #[test]
+fn info_origins_tells_where_each_value_is_from() {
+    let place = Place::new();
+    place
+        .run(&with(&["--info", "origins", "-p", "trainer.optimizer"]))
+        .with_code(0)
+        .prints("configs/trainer/optimizer/adamw.yaml")
+        .prints("lr=5e-5");
+}
+
+#[test]
+fn info_defaults_lists_the_files() {
+    let place = Place::new();
+    place
+        .run(&with(&["--info=defaults"]))
+        .with_code(0)
+        .prints("model/size/small")
+        .prints("trainer/lr_scheduler/cosine");
+}
+
+#[test]
 fn plus_and_plain_select_a_group_alike() {
     let place = Place::new();
     let plus = place

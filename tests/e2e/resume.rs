@@ -21,8 +21,12 @@ const RUN: &[&str] = &[
     "trainer.eval_interval=10",
 ];
 
-/// Rows of `metrics.jsonl` that lie in epoch 2 (the text makes about twenty steps).
+// Rows of `metrics.jsonl`: the text makes about twenty steps.
+const ANYWHERE: Range<usize> = 1..50;
+const BEFORE_THE_FIRST_SAVE: Range<usize> = 1..6;
+const EPOCH_1: Range<usize> = 1..18;
 const EPOCH_2: Range<usize> = 26..40;
+const EPOCH_3: Range<usize> = 46..55;
 
 /// Sentences of a small grammar, about twenty steps' worth of tokens.
 fn text() -> String {
@@ -90,13 +94,13 @@ fn killed_at_ten_random_moments_it_equals_a_run_never_interrupted() {
 
     // Ten kills in seven runs: anywhere, in epoch 2, and twice in a row.
     let kills: [&[Range<usize>]; 7] = [
-        &[1..20],
-        &[1..50],
+        &[ANYWHERE],
+        &[EPOCH_1],
         &[EPOCH_2],
         &[EPOCH_2],
-        &[1..20, EPOCH_2],
-        &[EPOCH_2, 41..55],
-        &[1..6, 1..12],
+        &[EPOCH_1, EPOCH_2],
+        &[EPOCH_2, EPOCH_3],
+        &[BEFORE_THE_FIRST_SAVE, EPOCH_1],
     ];
     for (trial, kills) in kills.iter().enumerate() {
         let folder = format!("killed-{trial}");
