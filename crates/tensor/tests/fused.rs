@@ -1,0 +1,268 @@
+//! Fused operations against compositions of primitive ones, forward and gradient, and against finite
+//! differences and candle; on every device.
+
+use tt_tensor::{CrossEntropyParams, Device, Parameter, Result, Seed, Tape, Tensor, fused};
+use tt_testkit::{check_gradients, on_each_device, relative_l2};
+
+type Input = (&'static str, Vec<usize>, Vec<f32>);
+
+fn input(name: &'static str, shape: &[usize], seed: u64) -> Input {
+    let tensor = Tensor::randn(0.0, 1.0, shape, Seed::new(seed), Device::Cpu).unwrap();
+    (name, shape.to_vec(), tensor.to_vec().unwrap())
+}
+
+/// The value of `f` and the gradients of a weighted sum of it.
+fn run(device: Device, inputs: &[Input], f: &dyn Fn(&[Tensor]) -> Result<Tensor>) -> Vec<Vec<f32>> {
+    let tape = Tape::new();
+    let parameters: Vec<_> = inputs
+        .iter()
+        .map(|(name, shape, values)| {
+            Parameter::new(
+                *name,
+                Tensor::from_slice(values, shape.clone(), device).unwrap(),
+            )
+        })
+        .collect();
+    let tracked: Vec<_> = parameters.iter().map(|p| tape.watch(p)).collect();
+    let y = f(&tracked).unwrap();
+    let weights = Tensor::randn(0.5, 1.0, y.shape().clone(), Seed::new(99), device).unwrap();
+    tape.backward(&y.mul(&weights).unwrap().sum_all().unwrap())
+        .unwrap();
+    let mut results = vec![y.to_vec::<f32>().unwrap()];
+    results.extend(
+        parameters
+            .iter()
+            .map(|p| p.grad().unwrap().to_vec::<f32>().unwrap()),
+    );
+    results
+}
+
+/// Holds a fused operation against its composition, then its gradient against differences.
+fn agree(
+    name: &str,
+    device: Device,
+    inputs: &[Input],
+    fused: &dyn Fn(&[Tensor]) -> Result<Tensor>,
+    composed: &dyn Fn(&[Tensor]) -> Result<Tensor>,
+) {
+    let (ours, reference) = (run(device, inputs, fused), run(device, inputs, composed));
+    for (i, (ours, reference)) in ours.iter().zip(&reference).enumerate() {
+        let what = if i == 0 { "value" } else { inputs[i - 1].0 };
+        let error = relative_l2(ours, reference);
+        assert!(error < 2e-5, "{name}: {what} differs by {error:.1e}");
+    }
+}
+
+on_each_device! {
+    fn linear_is_a_product_and_a_sum(device) {
+        for (rows, inputs, outputs) in [(1, 1, 1), (6, 16, 32), (7, 5, 3), (33, 17, 65)] {
+            let given = [input("x", &[rows, inputs], 1), input("w", &[outputs, inputs], 2), input("b", &[outputs], 3)];
+            agree("linear", device, &given, &|x| fused::linear(&x[0], &x[1], Some(&x[2])), &|x| {
+                x[0].matmul(&x[1].t()?)?.add(&x[2])
+            });
+        }
+    }
+}
+
+on_each_device! {
+    fn rms_norm_divides_by_the_root_mean_square(device) {
+        // From two columns on: with one, the gradient cancels to rounding noise.
+        for (rows, dim) in [(1, 2), (3, 8), (5, 17), (70, 256)] {
+            let given = [input("x", &[rows, dim], 1), input("w", &[dim], 2)];
+            agree("rms_norm", device, &given, &|x| fused::rms_norm(&x[0], &x[1], 1e-5), &|x| {
+                let mean = x[0].sqr()?.mean_keepdim(&[1])?.affine(1.0, 1e-5)?;
+                x[0].div(&mean.sqrt()?)?.mul(&x[1])
+            });
+        }
+        let given = [input("x", &[2, 6], 1), input("w", &[6], 2)];
+        check_gradients(device, &given, 1e-2, 5e-3, |x| fused::rms_norm(&x[0], &x[1], 1e-5));
+        let (x, w) = (Tensor::randn(0., 1., (4, 32), Seed::new(1), device).unwrap(), Tensor::ones(32, device).unwrap());
+        let ours = fused::rms_norm(&x, &w, 1e-6).unwrap().to_vec::<f32>().unwrap();
+        let candle = candle_nn::ops::rms_norm(&x.to_candle().unwrap(), &w.to_candle().unwrap(), 1e-6).unwrap();
+        assert!(relative_l2(&ours, &candle.flatten_all().unwrap().to_vec1::<f32>().unwrap()) < 1e-6);
+    }
+}
+
+on_each_device! {
+    fn swiglu_gates_with_silu(device) {
+        for len in [1, 15, 16, 1000] {
+            let given = [input("gate", &[len], 1), input("up", &[len], 2)];
+            agree("swiglu", device, &given, &|x| fused::swiglu(&x[0], &x[1]), &|x| x[0].silu()?.mul(&x[1]));
+        }
+    }
+}
+
+on_each_device! {
+    fn rope_rotates_pairs_by_their_position(device) {
+        let (b, t, h, d) = (2, 5, 3, 8);
+        let inv_freq: Vec<f32> = (0..d / 2).map(|i| 0.7f32.powi(i as i32)).collect();
+        let (cos, sin) = fused::rope_tables(&inv_freq, 9, device).unwrap();
+        let ids = [0u32, 1, 2, 0, 1, 4, 5, 6, 7, 8];
+        let positions = Tensor::from_slice(&ids, (b, t), device).unwrap();
+        let flat = Tensor::from_slice(&ids, b * t, device).unwrap();
+        let table = |table: &Tensor| table.index_select(&flat, 0)?.reshape((b, t, 1, d / 2));
+        let given = [input("x", &[b, t, h, d], 1)];
+        agree("rope", device, &given, &|x| fused::rope(&x[0], &cos, &sin, &positions), &|x| {
+            let (low, high) = (x[0].narrow(3, 0, d / 2)?, x[0].narrow(3, d / 2, d / 2)?);
+            let (cos, sin) = (table(&cos)?, table(&sin)?);
+            let first = low.mul(&cos)?.sub(&high.mul(&sin)?)?;
+            let second = high.mul(&cos)?.add(&low.mul(&sin)?)?;
+            Tensor::cat(&[first, second], 3)
+        });
+    }
+}
+
+/// Attention by whole score matrices, one mask for all rules.
+fn attention_composed(
+    [q, k, v]: [&Tensor; 3],
+    visible: &dyn Fn(usize, usize, usize) -> bool,
+) -> Result<Tensor> {
+    let [b, tq, h, d] = q.dims_of("q")?;
+    let [_, tk, kv, _] = k.dims_of("k")?;
+    let group = h / kv;
+    // [B, T, Hkv, D] -> [B * H, T, D], each key/value head repeated for its group.
+    let spread = |x: &Tensor| {
+        x.reshape((b, tk, kv, 1, d))?
+            .expand((b, tk, kv, group, d))?
+            .reshape((b, tk, h, d))?
+            .permute(&[0, 2, 1, 3])?
+            .reshape((b * h, tk, d))
+    };
+    let q = q.permute(&[0, 2, 1, 3])?.reshape((b * h, tq, d))?;
+    let scores = q
+        .matmul(&spread(k)?.transpose(1, 2)?)?
+        .affine(1.0 / (d as f64).sqrt(), 0.0)?;
+    let mask: Vec<f32> = (0..b * h * tq * tk)
+        .map(|i| {
+            let (row, i, j) = (i / (h * tq * tk), i / tk % tq, i % tk);
+            if visible(row, i, j) { 0.0 } else { -1e30 }
+        })
+        .collect();
+    let mask = Tensor::from_slice(&mask, (b * h, tq, tk), q.device())?;
+    let y = scores.add(&mask)?.softmax(2)?.matmul(&spread(v)?)?; // [B * H, Tq, D]
+    y.reshape((b, h, tq, d))?
+        .permute(&[0, 2, 1, 3])?
+        .contiguous()
+}
+
+on_each_device! {
+    fn attention_matches_whole_score_matrices(device) {
+        // batch, queries, keys, heads, kv heads, head dim, window, segments
+        let cases = [
+            (1, 1, 1, 1, 1, 2, None, false),
+            (2, 7, 7, 4, 2, 8, None, false),
+            (1, 65, 65, 2, 1, 16, None, true),
+            (2, 33, 33, 3, 3, 10, Some(5), true),
+            (1, 3, 130, 2, 2, 32, None, false),
+            (1, 200, 200, 4, 1, 24, Some(70), false),
+        ];
+        for (b, tq, tk, h, kv, d, window, with_segments) in cases {
+            let segment = |row: usize, t: usize| (t * 3 / tk + row) as u32;
+            let ids = |len: usize| -> Vec<u32> {
+                (0..b).flat_map(|row| (0..len).map(move |t| segment(row, t + tk - len))).collect()
+            };
+            let segments = with_segments.then(|| (
+                Tensor::from_slice(&ids(tq), (b, tq), device).unwrap(),
+                Tensor::from_slice(&ids(tk), (b, tk), device).unwrap(),
+            ));
+            let options = fused::Attention { scale: None, causal: true, window, segments };
+            let visible = |row: usize, i: usize, j: usize| {
+                let i = i + tk - tq;
+                j <= i && window.is_none_or(|w| i - j < w) && (!with_segments || segment(row, i) == segment(row, j))
+            };
+            let given = [input("q", &[b, tq, h, d], 1), input("k", &[b, tk, kv, d], 2), input("v", &[b, tk, kv, d], 3)];
+            agree("attention", device, &given, &|x| fused::attention(&x[0], &x[1], &x[2], &options), &|x| {
+                attention_composed([&x[0], &x[1], &x[2]], &visible)
+            });
+        }
+    }
+}
+
+on_each_device! {
+    fn attention_gradient_matches_its_differences(device) {
+        let given = [input("q", &[1, 4, 2, 4], 1), input("k", &[1, 4, 1, 4], 2), input("v", &[1, 4, 1, 4], 3)];
+        let options = fused::Attention { causal: true, ..Default::default() };
+        check_gradients(device, &given, 1e-2, 5e-3, |x| fused::attention(&x[0], &x[1], &x[2], &options));
+    }
+}
+
+on_each_device! {
+    fn linear_cross_entropy_matches_whole_logits(device) {
+        for (rows, dim, vocab, label_smoothing, z_loss) in
+            [(1, 4, 3, 0.0, 0.0), (5, 16, 32, 0.0, 0.0), (300, 24, 77, 0.1, 0.0), (130, 16, 48, 0.1, 1e-2)]
+        {
+            let labels: Vec<i64> = (0..rows).map(|i| if i % 4 == 3 { -100 } else { (i * 7 % vocab) as i64 }).collect();
+            let targets = Tensor::from_slice(&labels, rows, device).unwrap();
+            let params = CrossEntropyParams { ignore_index: -100, label_smoothing, z_loss };
+            let valid: Vec<f32> = labels.iter().map(|l| if *l == -100 { 0.0 } else { 1.0 }).collect();
+            let one_hot: Vec<f32> = labels.iter().flat_map(|l| (0..vocab).map(move |v| if v as i64 == *l { 1.0 } else { 0.0 })).collect();
+            let valid = Tensor::from_slice(&valid, (rows, 1), device).unwrap();
+            let one_hot = Tensor::from_slice(&one_hot, (rows, vocab), device).unwrap();
+            let given = [input("hidden", &[rows, dim], 1), input("weight", &[vocab, dim], 2)];
+            agree("linear_cross_entropy", device, &given, &|x| {
+                Ok(fused::linear_cross_entropy(&x[0], &x[1], &targets, params)?.sum)
+            }, &|x| {
+                let logits = x[0].matmul(&x[1].t()?)?;
+                let lse = logits.log_sum_exp_keepdim(1)?;
+                let hard = lse.sub(&logits.mul(&one_hot)?.sum_keepdim(&[1])?)?.affine(1.0 - f64::from(label_smoothing), 0.0)?;
+                let soft = lse.sub(&logits.mean_keepdim(&[1])?)?.affine(f64::from(label_smoothing), 0.0)?;
+                let z = lse.sqr()?.affine(f64::from(z_loss), 0.0)?;
+                hard.add(&soft)?.add(&z)?.mul(&valid)?.sum_all()
+            });
+            let hidden = Tensor::from_slice(&given[0].2, (rows, dim), device).unwrap();
+            let weight = Tensor::from_slice(&given[1].2, (vocab, dim), device).unwrap();
+            let loss = fused::linear_cross_entropy(&hidden, &weight, &targets, params).unwrap();
+            let count = labels.iter().filter(|l| **l != -100).count();
+            assert_eq!(loss.count.to_scalar::<f32>().unwrap(), count as f32);
+        }
+    }
+}
+
+on_each_device! {
+    fn embedding_selects_rows_and_adds_gradients_of_repeated_ids(device) {
+        let ids = Tensor::from_slice(&[3u32, 0, 3, 3, 1, 0], (2, 3), device).unwrap();
+        let flat = ids.reshape(6).unwrap();
+        let given = [input("w", &[5, 7], 1)];
+        agree("embedding", device, &given, &|x| fused::embedding(&x[0], &ids), &|x| {
+            x[0].index_select(&flat, 0)?.reshape((2, 3, 7))
+        });
+        let outside = Tensor::from_slice(&[5u32], 1, device).unwrap();
+        let weight = Tensor::zeros((5, 7), device).unwrap();
+        assert!(fused::embedding(&weight, &outside).unwrap_err().to_string().contains('5'));
+    }
+}
+
+on_each_device! {
+    fn dropout_keeps_its_share_and_its_gradient_has_the_same_mask(device) {
+        let (len, p) = (20_000, 0.25);
+        let key = Seed::new(3).fold(1).key();
+        let x = Parameter::new("x", Tensor::ones(len, device).unwrap());
+        let tape = Tape::new();
+        let y = fused::dropout(&tape.watch(&x), p, key).unwrap();
+        let kept = y.to_vec::<f32>().unwrap();
+        tape.backward(&y.sum_all().unwrap()).unwrap();
+        assert_eq!(x.grad().unwrap().to_vec::<f32>().unwrap(), kept);
+        let share = kept.iter().filter(|v| **v != 0.0).count() as f64 / len as f64;
+        assert!((share - 0.75).abs() < 0.01, "{share}");
+        assert!(kept.iter().all(|v| *v == 0.0 || *v == 1.0 / 0.75));
+        let other = fused::dropout(&x.value(), p, Seed::new(3).fold(2).key()).unwrap();
+        assert_ne!(other.to_vec::<f32>().unwrap(), kept);
+    }
+}
+
+on_each_device! {
+    fn clip_scale_is_pytorchs_coefficient_over_the_weight(device) {
+        let gradients = [vec![3.0f32, 4.0], vec![12.0]].map(|g| Tensor::from_slice(&g, g.len(), device).unwrap());
+        let squares = fused::sum_squares(device, gradients.into_iter()).unwrap();
+        assert_eq!(squares.to_vec::<f32>().unwrap(), [25.0, 144.0]);
+        let weight = Tensor::full(2.0, (), device).unwrap();
+        let scalar = |tensor: &Tensor| tensor.to_vec::<f32>().unwrap()[0];
+        let (factor, norm) = fused::clip_scale(&squares, &weight, Some(1.0)).unwrap();
+        assert!((scalar(&norm) - 6.5).abs() < 1e-6);
+        assert!((scalar(&factor) - 0.5 / 6.500001).abs() < 1e-6);
+        let (factor, _) = fused::clip_scale(&squares, &weight, Some(100.0)).unwrap();
+        assert_eq!(scalar(&factor), 0.5);
+        let (factor, _) = fused::clip_scale(&squares, &weight, None).unwrap();
+        assert_eq!(scalar(&factor), 0.5);
+    }
+}
