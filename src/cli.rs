@@ -339,7 +339,9 @@ pub(crate) fn help(groups: &[(String, Vec<String>)]) -> String {
         rows.push((format!("  {code}"), (*meaning).to_owned()));
     }
 
-    let width = rows.iter().map(|(left, _)| left.len()).max().unwrap_or(0);
+    // Titles have no second column, so they do not widen the first.
+    let two_columns = rows.iter().filter(|(_, right)| !right.is_empty());
+    let width = two_columns.map(|(left, _)| left.len()).max().unwrap_or(0);
     let mut text = String::from(HELP_HEAD);
     for (left, right) in rows {
         text.push_str(format!("{left:width$}  {right}").trim_end());

@@ -39,7 +39,7 @@ fn text() -> String {
         "two pears",
         "the kite",
     ];
-    (0..300)
+    (0..240)
         .map(|i| {
             let name = names[i * 3 % names.len()];
             let verb = verbs[i * 7 / 2 % verbs.len()];
@@ -91,6 +91,16 @@ fn killed_at_ten_random_moments_it_equals_a_run_never_interrupted() {
     let (running, reference) = start(&place, "reference", 1);
     running.finish().with_code(0);
     assert!(reference.row_count() >= STEPS);
+    let state = std::fs::read_to_string(
+        reference
+            .final_checkpoint()
+            .join("trainer_state/state.json"),
+    );
+    let state: serde_json::Value = serde_json::from_str(&state.expect("a state")).expect("JSON");
+    assert_eq!(
+        state["cursor"]["epoch"], 2,
+        "the third epoch, counted from 0: {state}"
+    );
 
     // Ten kills in seven runs: anywhere, in epoch 2, and twice in a row.
     let kills: [&[Range<usize>]; 7] = [
