@@ -5,7 +5,7 @@
 
 use crate::diagnostic::{Diagnostic, Diagnostics, nearest};
 use crate::environment::Environment;
-use crate::grammar::{Operation, Override};
+use crate::grammar::{MAX_DEPTH, Operation, Override};
 use crate::interpolation::resolve::{Path, Resolver, SelectMissing};
 use crate::merge::{NewKeys, merge, node_mut};
 use crate::origin::Origin;
@@ -23,6 +23,13 @@ pub(crate) fn apply(
         ))
         .at(&change.key_origin())
         .into());
+    }
+    if change.key.split('.').count() > MAX_DEPTH {
+        return Err(
+            Diagnostic::new(format!("a key of more than {MAX_DEPTH} steps"))
+                .at(&change.key_origin())
+                .into(),
+        );
     }
     if change.operation == Operation::Delete {
         return delete(root, change);

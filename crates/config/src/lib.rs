@@ -64,6 +64,8 @@ mod ordered;
 mod origin;
 mod python;
 mod repository;
+#[cfg(test)]
+mod robustness;
 mod schema;
 mod sweep;
 mod table;

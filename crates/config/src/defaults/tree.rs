@@ -4,6 +4,7 @@ use super::item::{Item, Selection, What, read_list};
 use super::selection::Choices;
 use crate::diagnostic::{Diagnostic, Diagnostics, nearest};
 use crate::environment::Environment;
+use crate::grammar::MAX_DEPTH;
 use crate::interpolation::parse;
 use crate::interpolation::resolve::{Path, Resolver};
 use crate::origin::{Choice, Origin};
@@ -168,6 +169,12 @@ impl<'a> Builder<'a> {
         };
         if let Some(package) = loaded.as_ref().and_then(|loaded| loaded.package.as_ref()) {
             item.set_header(package);
+        }
+        if item.final_package().split('.').count() > MAX_DEPTH {
+            let message = format!("a package of more than {MAX_DEPTH} steps");
+            self.problems
+                .push(Diagnostic::new(message).at(&item.origin));
+            return TreeNode::leaf(item);
         }
         if self.choices.delete(&item) {
             item.deleted = true;

@@ -13,8 +13,12 @@ use crate::origin::Origin;
 use crate::python;
 use crate::value::{Key, KeyKind, Map, Node, Value};
 
-/// Longest chain of interpolations that refer to each other.
-const MAX_CHAIN: usize = 100;
+/// Deepest nesting of one evaluation, through interpolations and containers together.
+const MAX_NESTING: usize = 100;
+/// The levels that one interpolation counts for; its evaluation takes more stack than a list.
+const PER_REFERENCE: usize = 2;
+/// Most interpolations that are evaluated for one tree: a few lines can ask for 2^100.
+const MAX_EVALUATIONS: usize = 200_000;
 /// Most values of a resolved tree.
 const MAX_NODES: usize = 1_000_000;
 
@@ -63,6 +67,8 @@ pub(crate) struct Resolver<'a> {
     /// Containers that are being copied because an interpolation refers to them.
     expanding: RefCell<Vec<Path>>,
     copied: Cell<usize>,
+    nesting: Cell<usize>,
+    evaluations: Cell<usize>,
     problems: RefCell<Diagnostics>,
     cycles: RefCell<Vec<Vec<String>>>,
 }
@@ -75,6 +81,8 @@ impl<'a> Resolver<'a> {
             active: RefCell::default(),
             expanding: RefCell::default(),
             copied: Cell::new(0),
+            nesting: Cell::new(0),
+            evaluations: Cell::new(0),
             problems: RefCell::default(),
             cycles: RefCell::default(),
         }
@@ -121,15 +129,29 @@ impl<'a> Resolver<'a> {
 
     fn copy(&self, node: &Node, path: &mut Path, missing: Missing) -> Node {
         self.copied.set(self.copied.get() + 1);
-        if self.copied.get() >= MAX_NODES {
-            if self.copied.get() == MAX_NODES {
-                let text = format!("more than {MAX_NODES} values after interpolation");
-                self.problems
-                    .borrow_mut()
-                    .push(Diagnostic::new(text).at(&node.origin));
+        let too_much = if self.copied.get() >= MAX_NODES {
+            // Said once: what follows is left out without a word.
+            let is_first = self.copied.get() == MAX_NODES;
+            Some(is_first.then(|| format!("more than {MAX_NODES} values after interpolation")))
+        } else if self.nesting.get() >= MAX_NESTING {
+            Some(Some(format!("nested deeper than {MAX_NESTING} levels")))
+        } else {
+            None
+        };
+        if let Some(message) = too_much {
+            if let Some(message) = message {
+                let problem = Diagnostic::new(message).at(&node.origin);
+                self.problems.borrow_mut().push(problem);
             }
             return Node::new(Value::Null, node.origin.clone());
         }
+        self.nesting.set(self.nesting.get() + 1);
+        let copy = self.copy_value(node, path, missing);
+        self.nesting.set(self.nesting.get() - 1);
+        copy
+    }
+
+    fn copy_value(&self, node: &Node, path: &mut Path, missing: Missing) -> Node {
         let value = match &node.value {
             Value::List(items) => Value::List(
                 items
@@ -245,15 +267,28 @@ impl<'a> Resolver<'a> {
         if self.active.borrow().contains(path) {
             return Err(self.cycle(path));
         }
-        if self.active.borrow().len() >= MAX_CHAIN {
-            return Err(Failure::new(format!(
-                "a chain of more than {MAX_CHAIN} interpolations"
-            )));
-        }
         self.active.borrow_mut().push(path.clone());
         let found = self.template(&template, path, &node.origin);
         self.active.borrow_mut().pop();
         found
+    }
+
+    /// Counts one `${...}` more, and its nesting.
+    fn enter_reference(&self) -> Result<(), Failure> {
+        self.evaluations.set(self.evaluations.get() + 1);
+        if self.evaluations.get() > MAX_EVALUATIONS {
+            return Err(Failure::new(format!(
+                "more than {MAX_EVALUATIONS} interpolations are evaluated"
+            )));
+        }
+        if self.nesting.get() >= MAX_NESTING {
+            return Err(Failure::new(format!(
+                "a chain of more than {} interpolations",
+                MAX_NESTING / PER_REFERENCE
+            )));
+        }
+        self.nesting.set(self.nesting.get() + PER_REFERENCE);
+        Ok(())
     }
 
     pub(crate) fn template(
@@ -297,6 +332,18 @@ impl<'a> Resolver<'a> {
     }
 
     fn reference(
+        &self,
+        reference: &Reference,
+        path: &Path,
+        site: &Origin,
+    ) -> Result<Found, Failure> {
+        self.enter_reference()?;
+        let found = self.referenced(reference, path, site);
+        self.nesting.set(self.nesting.get() - PER_REFERENCE);
+        found
+    }
+
+    fn referenced(
         &self,
         reference: &Reference,
         path: &Path,

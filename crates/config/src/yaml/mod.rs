@@ -15,6 +15,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use saphyr_parser::{Event, Parser, ScalarStyle, Span as Marks, Tag};
+use scalar::Integer;
 
 use crate::diagnostic::Diagnostic;
 use crate::origin::{Layer, Origin, Span};
@@ -202,6 +203,7 @@ impl Reader<'_> {
         let node = Node::new(value, Origin::file(self.layer, span));
         self.count(1, span)?;
         if frame.anchor > 0 {
+            self.count(node.size(), span)?;
             self.anchors.insert(frame.anchor, node.clone());
         }
         self.place(node, span)
@@ -261,20 +263,19 @@ impl Reader<'_> {
         // A lone `!` changes nothing, as in PyYAML.
         let tag = tag.filter(|tag| !(tag.handle.is_empty() && tag.suffix == "!"));
         let Some(tag) = tag else {
-            let value = if plain {
-                scalar::resolve(text)
-            } else {
-                Value::Str(text.to_string())
-            };
-            if plain && matches!(value, Value::Str(_)) && is_huge_integer(text) {
-                return Err(self.error("an integer beyond 128 bits", span, "too large"));
+            if !plain {
+                return Ok(Value::Str(text.to_string()));
             }
-            return Ok(value);
+            return scalar::resolve(text)
+                .ok_or_else(|| self.error("an integer beyond 128 bits", span, "too large"));
         };
         let name = tag.suffix.as_str();
         let value = match (tag.is_yaml_core_schema(), name) {
             (true, "str") => Some(Value::Str(text.to_string())),
-            (true, "int") => scalar::integer(text).map(Value::Int),
+            (true, "int") => match scalar::integer(text) {
+                Integer::Value(value) => Some(Value::Int(value)),
+                Integer::TooLarge | Integer::Not => None,
+            },
             (true, "float") => scalar::float(text)
                 .or_else(|| crate::python::parse_float(text))
                 .map(Value::Float),
@@ -442,9 +443,4 @@ fn with_merged(own: Map, merged: Vec<Node>) -> Map {
     }
     all.extend(own);
     all
-}
-
-fn is_huge_integer(text: &str) -> bool {
-    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
-    digits.len() > 30 && digits.bytes().all(|b| b.is_ascii_digit() || b == b'_')
 }

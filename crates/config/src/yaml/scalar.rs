@@ -5,21 +5,36 @@
 
 use crate::value::Value;
 
-/// The value of a plain scalar.
-pub(crate) fn resolve(text: &str) -> Value {
-    match text {
-        "" | "~" | "null" | "Null" | "NULL" => Value::Null,
-        _ => boolean(text)
-            .map(Value::Bool)
-            .or_else(|| float(text).map(Value::Float))
-            .or_else(|| integer(text).map(Value::Int))
-            .unwrap_or_else(|| Value::Str(text.to_string())),
+/// The value of a plain scalar; `None` for an integer beyond 128 bits.
+pub(crate) fn resolve(text: &str) -> Option<Value> {
+    if matches!(text, "" | "~" | "null" | "Null" | "NULL") {
+        return Some(Value::Null);
+    }
+    if let Some(value) = boolean(text) {
+        return Some(Value::Bool(value));
+    }
+    if let Some(value) = float(text) {
+        return Some(Value::Float(value));
+    }
+    match integer(text) {
+        Integer::Value(value) => Some(Value::Int(value)),
+        Integer::TooLarge => None,
+        Integer::Not => Some(Value::Str(text.to_string())),
     }
 }
 
-/// Whether a text must be quoted to stay text when it is written out.
+/// Whether a text stays text when it is written without quotes.
 pub(crate) fn is_plain_text(text: &str) -> bool {
-    matches!(resolve(text), Value::Str(_)) && text != "=" && text != "<<"
+    matches!(resolve(text), Some(Value::Str(_))) && text != "=" && text != "<<"
+}
+
+/// What a text is as an integer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Integer {
+    Value(i128),
+    /// An integer beyond 128 bits.
+    TooLarge,
+    Not,
 }
 
 pub(crate) fn boolean(text: &str) -> Option<bool> {
@@ -30,39 +45,45 @@ pub(crate) fn boolean(text: &str) -> Option<bool> {
     }
 }
 
-/// Decimal, `0b`, `0` octal, `0x` or base 60 (`2:10:05`). `None` also if it exceeds 128 bits.
-pub(crate) fn integer(text: &str) -> Option<i128> {
+/// Decimal, `0b`, `0` octal, `0x` or base 60 (`2:10:05`).
+pub(crate) fn integer(text: &str) -> Integer {
     let (negative, body) = signed(text);
-    let clean = body.replace('_', "");
     let magnitude = if body == "0" {
-        0
-    } else if let Some(digits) = body.strip_prefix("0b") {
-        radix(digits, &clean[2..], 2)?
-    } else if let Some(digits) = body.strip_prefix("0x") {
-        radix(digits, &clean[2..], 16)?
-    } else if let Some(digits) = body.strip_prefix('0') {
-        if clean == "0" {
-            0
-        } else {
-            radix(digits, &clean[1..], 8)?
-        }
+        Some(0)
     } else if body.contains(':') {
-        let parts = base_60(body)?;
+        let Some(parts) = base_60(body).filter(|_| !body.starts_with('0')) else {
+            return Integer::Not;
+        };
         parts.iter().try_fold(0i128, |sum, part| {
             sum.checked_mul(60)?.checked_add(part.parse().ok()?)
-        })?
+        })
     } else {
-        if !body.starts_with(|c: char| c.is_ascii_digit()) || !is_digits_or_underscores(body) {
-            return None;
+        let (digits, radix) = match body.strip_prefix("0b").map(|digits| (digits, 2)) {
+            Some(binary) => binary,
+            None => match body.strip_prefix("0x").map(|digits| (digits, 16)) {
+                Some(hexadecimal) => hexadecimal,
+                None => match body.strip_prefix('0') {
+                    Some(octal) => (octal, 8),
+                    None => (body, 10),
+                },
+            },
+        };
+        let is_number = !digits.is_empty()
+            && digits.chars().all(|c| c == '_' || c.is_digit(radix))
+            && (radix != 10 || !digits.starts_with('_'));
+        let clean = digits.replace('_', "");
+        match (is_number, clean.is_empty(), radix) {
+            (false, ..) => return Integer::Not,
+            // `0_` is zero; `0x_` is nothing.
+            (true, true, 8) => Some(0),
+            (true, true, _) => return Integer::Not,
+            (true, false, _) => i128::from_str_radix(&clean, radix).ok(),
         }
-        clean.parse().ok()?
     };
-    Some(if negative { -magnitude } else { magnitude })
-}
-
-fn radix(written: &str, clean: &str, radix: u32) -> Option<i128> {
-    let valid = !written.is_empty() && written.chars().all(|c| c == '_' || c.is_digit(radix));
-    valid.then(|| i128::from_str_radix(clean, radix).ok())?
+    match magnitude {
+        Some(magnitude) => Integer::Value(if negative { -magnitude } else { magnitude }),
+        None => Integer::TooLarge,
+    }
 }
 
 /// A float in any of the forms of PyYAML's rule or OmegaConf's.

@@ -100,7 +100,11 @@ fn key_text(key: &Key) -> String {
     match key.kind() {
         KeyKind::Text => {
             let mut out = String::new();
-            text_to(key.as_str(), 0, &mut out);
+            if key.as_str().contains('\n') {
+                double_quoted(key.as_str(), &mut out);
+            } else {
+                text_to(key.as_str(), 0, &mut out);
+            }
             out
         }
         KeyKind::Float => key.as_str().parse().map_or_else(|_| key.to_string(), float),
