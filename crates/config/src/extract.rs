@@ -155,13 +155,9 @@ fn extract_from<T: DeserializeOwned>(
     figment.extract_inner(ROOT).map_err(|error| {
         let mut problems = Diagnostics::new();
         for one in error {
-            // The path figment gives starts at the figment's root or at the value.
-            let keys: Vec<&str> = one
-                .path
-                .iter()
-                .map(String::as_str)
-                .skip_while(|key| *key == ROOT)
-                .collect();
+            // figment puts the path of what was asked for behind the path inside it.
+            let inner = one.path.len().saturating_sub(1);
+            let keys: Vec<&str> = one.path[..inner].iter().map(String::as_str).collect();
             let here = keys.join(".");
             let origin = node.get(&here).map_or(&node.origin, |node| &node.origin);
             let full = match (path, here.as_str()) {

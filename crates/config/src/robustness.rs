@@ -324,7 +324,7 @@ fn anchors_cannot_multiply_without_end() {
     let mut laughs = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
     for level in 1..30 {
         let before = format!("*a{}", level - 1);
-        let list = vec![before.as_str(); 10].join(", ");
+        let list = [before.as_str(); 10].join(", ");
         laughs += &format!("a{level}: &a{level} [{list}]\n");
     }
     in_time("aliases of aliases", || {
