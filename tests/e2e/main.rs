@@ -7,5 +7,6 @@ mod command_line;
 mod harness;
 mod learning;
 mod pulse;
+mod python;
 mod resume;
 mod signals;

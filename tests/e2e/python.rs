@@ -1,0 +1,120 @@
+//! Python's `transformers` loads what we write and computes what we compute.
+//!
+//! The interpreter is `$TT_PYTHON`, else `python3`. Without the packages of `tests/python/requirements.txt` the test says
+//! so and passes; with `CI` set it fails.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use safetensors::tensor::{Dtype, TensorView};
+use serde_json::Value;
+use tt_checkpoint::Weights;
+use tt_data::Tokenizer;
+use tt_models::{Input, Model, Qwen2Config, Qwen2ForCausalLM};
+use tt_nn::Forward;
+use tt_tensor::{Device, Tensor};
+
+use crate::harness::Place;
+
+/// A sentence as the training data has it, and what a tokenizer may stumble over.
+const TEXT: &str =
+    "A little bear named Clara said: \"12 + 7 = 19!\"\n  Ünïcode, emoji 🐻 and don't.";
+
+/// Names the packages that are missing. Finding a package is quick; importing torch is not.
+const FIND_PACKAGES: &str = "
+import importlib.util, sys
+needed = ['numpy', 'safetensors', 'torch', 'transformers']
+missing = [name for name in needed if importlib.util.find_spec(name) is None]
+sys.exit('no ' + ', '.join(missing) if missing else 0)
+";
+
+#[test]
+fn transformers_computes_our_logits_from_our_checkpoint() {
+    let Some(python) = python() else {
+        return;
+    };
+    let place = Place::new();
+    place
+        .run_nano(&["trainer.max_steps=30", "lr=4e-3"])
+        .with_code(0);
+    let checkpoint = place.run_folder().final_checkpoint();
+    let tokenizer = Tokenizer::load(&checkpoint, None).expect("our tokenizer");
+    let ids = tokenizer.encode(TEXT).expect("ids");
+    let ours = place.path().join("ours.safetensors");
+    write_logits(&checkpoint, &ids, &ours);
+
+    let script = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/python/compare_logits.py"
+    );
+    let output = Command::new(python)
+        .arg(script)
+        .args([&checkpoint, &ours])
+        .output()
+        .expect("python runs");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    let result: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+
+    let difference = result["max_abs_difference"].as_f64().expect("a number");
+    assert!(difference < 1e-4, "{result}");
+    assert!(
+        result["largest_logit"].as_f64() > Some(1.0),
+        "learned something: {result}"
+    );
+    assert_eq!(result["ids"], serde_json::json!(ids));
+    assert_eq!(result["text"], TEXT);
+    assert_eq!(result["eos_token_id"], tokenizer.eos_id());
+}
+
+/// The interpreter, if it has what the test needs.
+fn python() -> Option<PathBuf> {
+    let python = std::env::var_os("TT_PYTHON").unwrap_or_else(|| "python3".into());
+    let probe = Command::new(&python).args(["-c", FIND_PACKAGES]).output();
+    let why = match probe {
+        Ok(output) if output.status.success() => return Some(python.into()),
+        Ok(output) => String::from_utf8_lossy(&output.stderr).into_owned(),
+        Err(error) => error.to_string(),
+    };
+    assert!(
+        std::env::var_os("CI").is_none(),
+        "{python:?} cannot run this test: {why}"
+    );
+    eprintln!("skipped: {python:?} cannot run this test: {why}");
+    None
+}
+
+/// Writes ids `[1, T]` and the logits `[1, T, V]` of the checkpoint's model.
+fn write_logits(checkpoint: &Path, ids: &[u32], path: &Path) {
+    let config = std::fs::read_to_string(checkpoint.join("config.json")).expect("config.json");
+    let config: Value = serde_json::from_str(&config).expect("JSON");
+    let config = Qwen2Config::from_hf(&config).expect("a Qwen2");
+    let model = Qwen2ForCausalLM::new(config).expect("a model");
+    let weights = Weights::open(checkpoint).expect("weights");
+    let params = tt_trainers::load_params(&model, &weights, Device::Cpu).expect("parameters");
+
+    let input = Tensor::from_slice(ids, (1, ids.len()), Device::Cpu).expect("ids");
+    let input = Input::rows(input).expect("input");
+    let logits = model
+        .logits(&Forward::inference(&params), &input, None)
+        .expect("logits");
+    let shape = logits.dims().to_vec();
+    let logits = bytes(&logits.to_vec::<f32>().expect("f32"), f32::to_le_bytes);
+    let input_ids: Vec<i64> = ids.iter().map(|&id| id.into()).collect();
+    let input_ids = bytes(&input_ids, i64::to_le_bytes);
+    let view = |dtype, shape, data| TensorView::new(dtype, shape, data).expect("a tensor");
+    let tensors = [
+        (
+            "input_ids",
+            view(Dtype::I64, vec![1, ids.len()], &input_ids),
+        ),
+        ("logits", view(Dtype::F32, shape, &logits)),
+    ];
+    let metadata = HashMap::from([("text".to_owned(), TEXT.to_owned())]);
+    safetensors::serialize_to_file(tensors, Some(metadata), path).expect("written");
+}
+
+fn bytes<T: Copy, const N: usize>(values: &[T], to_bytes: fn(T) -> [u8; N]) -> Vec<u8> {
+    values.iter().flat_map(|&value| to_bytes(value)).collect()
+}
