@@ -9,6 +9,7 @@ use crate::cli::{self, Request};
 use crate::commands::{Invocation, show};
 use crate::configs;
 use crate::failure::Failure;
+use crate::out;
 use crate::plugins::{BuildModel, BuildOptimizer, BuildTrainer, Plugins};
 
 /// The program. What is added replaces a built-in of the same name.
@@ -62,11 +63,11 @@ impl App {
     fn try_run(self, args: impl IntoIterator<Item = OsString>) -> Result<ExitCode, Failure> {
         match cli::parse(args).map_err(Failure::request)? {
             Request::Help(args) => {
-                print!("{}", cli::help(&configs::composer(&args)?.groups()));
+                out::text(cli::help(&configs::composer(&args)?.groups()));
                 Ok(ExitCode::SUCCESS)
             }
             Request::Version => {
-                println!("tpu-train {}", env!("CARGO_PKG_VERSION"));
+                out::line(concat!("tpu-train ", env!("CARGO_PKG_VERSION")));
                 Ok(ExitCode::SUCCESS)
             }
             Request::Run(command, args) => {

@@ -25,6 +25,14 @@ impl Failure {
         Self::Run(error.into())
     }
 
+    /// The error itself, with its backtrace if there is one; diagnostics say all they know when displayed.
+    pub(crate) fn error(&self) -> Option<&anyhow::Error> {
+        match self {
+            Self::Config(_) => None,
+            Self::Request(error) | Self::Run(error) => Some(error),
+        }
+    }
+
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
             Self::Config(_) | Self::Request(_) => 2,

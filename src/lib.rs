@@ -16,6 +16,7 @@ mod cli;
 mod commands;
 mod configs;
 mod failure;
+mod out;
 mod plugins;
 mod pretrained;
 mod resume;

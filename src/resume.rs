@@ -2,7 +2,7 @@
 //!
 //! | `resume` | `hydra.run.dir` given | otherwise |
 //! | --- | --- | --- |
-//! | `auto` | goes on there if it holds a checkpoint | goes on with the newest unfinished run of the same config |
+//! | `auto` | goes on there if it holds a checkpoint; nothing to do if that run has finished | goes on with the newest unfinished run of the same config |
 //! | `none` | an earlier run there is moved aside | a new folder |
 //! | a run folder | takes its newest checkpoint, works in the folder given | goes on there |
 //! | a checkpoint | takes it, works in the folder given | takes it, works in a new folder |
@@ -69,6 +69,14 @@ impl<'a> Wanted<'a> {
     }
 }
 
+/// What there is to do.
+#[derive(Debug)]
+pub(crate) enum Decision {
+    Start(Start),
+    /// The folder named holds this very run, and it has finished.
+    Finished(PathBuf),
+}
+
 /// Where a run works, and from which state.
 #[derive(Debug)]
 pub(crate) struct Start {
@@ -94,13 +102,24 @@ pub(crate) enum ResumeError {
 }
 
 /// Decides where to work and locks that folder.
-pub(crate) fn decide(resume: &Resume, wanted: &Wanted) -> Result<Start, ResumeError> {
-    match resume {
-        Resume::Auto if wanted.is_given() => auto_in_given_folder(wanted),
+pub(crate) fn decide(resume: &Resume, wanted: &Wanted) -> Result<Decision, ResumeError> {
+    let start = match resume {
+        Resume::Auto if wanted.is_given() => {
+            let folder = wanted.run_dir;
+            if run_dir::is_finished(folder) && holds_same_run(folder, wanted) {
+                return Ok(Decision::Finished(folder.to_owned()));
+            }
+            auto_in_given_folder(wanted)
+        }
         Resume::Auto => auto_among_earlier_runs(wanted),
         Resume::Never => fresh(wanted),
         Resume::From(path) => from_path(path, wanted),
-    }
+    };
+    start.map(Decision::Start)
+}
+
+fn holds_same_run(folder: &Path, wanted: &Wanted) -> bool {
+    read_config(folder).is_some_and(|config| same_run(&config, wanted.config))
 }
 
 fn auto_in_given_folder(wanted: &Wanted) -> Result<Start, ResumeError> {
@@ -110,9 +129,7 @@ fn auto_in_given_folder(wanted: &Wanted) -> Result<Start, ResumeError> {
         return Ok(start);
     }
     // Stopped before its first save: the same run starts over, there is nothing worth moving aside.
-    if !run_dir::is_finished(&folder)
-        && read_config(&folder).is_some_and(|config| same_run(&config, wanted.config))
-    {
+    if !run_dir::is_finished(&folder) && holds_same_run(&folder, wanted) {
         return Ok(Start {
             run_dir: RunDir::open(&folder)?,
             checkpoint: None,
@@ -252,7 +269,7 @@ fn earlier_runs(wanted: &Wanted) -> Vec<PathBuf> {
     let mut runs: Vec<_> = folders
         .into_iter()
         .filter(|run| !run_dir::is_finished(run))
-        .filter(|run| read_config(run).is_some_and(|config| same_run(&config, wanted.config)))
+        .filter(|run| holds_same_run(run, wanted))
         .collect();
     runs.sort_unstable_by(|a, b| b.cmp(a));
     runs
@@ -364,7 +381,14 @@ mod tests {
             folders_by_clock: 2,
             config,
         };
-        decide(&Resume::Auto, &wanted).unwrap()
+        started(decide(&Resume::Auto, &wanted).unwrap())
+    }
+
+    fn started(decision: Decision) -> Start {
+        match decision {
+            Decision::Start(start) => start,
+            Decision::Finished(folder) => panic!("{} has finished", folder.display()),
+        }
     }
 
     #[test]
@@ -450,9 +474,35 @@ mod tests {
             folders_by_clock: 0,
             config: &config,
         };
-        let start = decide(&Resume::From(run), &wanted).unwrap();
+        let start = started(decide(&Resume::From(run), &wanted).unwrap());
         assert_eq!(start.run_dir.path(), run_dir);
         assert_eq!(start.checkpoint.unwrap().step(), 3);
+    }
+
+    #[test]
+    fn a_finished_run_is_not_done_again_but_may_be_extended() {
+        let root = tempfile::tempdir().unwrap();
+        let config = json!({"trainer": {"max_steps": 3}});
+        let run = leave_run(root.path(), "2026-01-01/00-00-00", &config, Some(3));
+        fs::write(run.join("summary.json"), "{}").unwrap();
+        let decide_with = |config| {
+            let wanted = Wanted {
+                run_dir: &run,
+                folders_by_clock: 0,
+                config,
+            };
+            decide(&Resume::Auto, &wanted).unwrap()
+        };
+        assert!(matches!(decide_with(&config), Decision::Finished(folder) if folder == run));
+        let longer = started(decide_with(&json!({"trainer": {"max_steps": 5}})));
+        assert_eq!(longer.checkpoint.unwrap().step(), 3);
+        assert!(
+            longer
+                .notes
+                .iter()
+                .any(|note| note.contains("trainer.max_steps: 3 -> 5"))
+        );
+        assert!(!run.join("summary.json").exists());
     }
 
     #[test]

@@ -6,6 +6,7 @@ use tt_config::{Composition, Part};
 
 use crate::cli::Args;
 use crate::failure::Failure;
+use crate::out;
 
 /// What is printed.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -34,6 +35,6 @@ pub(crate) fn run(composition: &Composition, show: Show, args: &Args) -> Result<
         Show::Info(Info::Origins) => composition.origins(package.unwrap_or_default())?,
         Show::Info(Info::SearchPath) => composition.search_path(),
     };
-    print!("{text}");
+    out::text(text);
     Ok(ExitCode::SUCCESS)
 }

@@ -14,7 +14,8 @@ use tt_trainers::{Ending, Outcome, StopFlag, TrainJob, load_params};
 
 use crate::commands::Invocation;
 use crate::failure::Failure;
-use crate::resume::{self, RESOLVED_CONFIG, Resume, Start, Wanted};
+use crate::out;
+use crate::resume::{self, Decision, RESOLVED_CONFIG, Resume, Start, Wanted};
 use crate::run_dir::RunDir;
 use crate::setup::Setup;
 use crate::signals::StopSignal;
@@ -23,8 +24,8 @@ pub(crate) fn run(mut invocation: Invocation) -> Result<ExitCode, Failure> {
     let setup = Setup::read(&invocation)?;
     let is_debug = setup.config.debug;
     train(&mut invocation.composition, setup).inspect_err(|failure| {
-        if is_debug {
-            eprintln!("{failure:?}");
+        if let (true, Some(error)) = (is_debug, failure.error()) {
+            eprintln!("{error:?}");
         }
     })
 }
@@ -41,9 +42,18 @@ fn train(composition: &mut Composition, setup: Setup) -> Result<ExitCode, Failur
         run_dir,
         checkpoint,
         notes,
-    } = start(composition, &setup.config.resume)?;
+    } = match decide(composition, &setup.config.resume)? {
+        Decision::Start(start) => start,
+        Decision::Finished(folder) => {
+            let folder = folder.display();
+            out::line(format!(
+                "{folder} has finished already; a greater trainer.max_steps goes on, resume=none starts afresh"
+            ));
+            return Ok(ExitCode::SUCCESS);
+        }
+    };
     record(composition, &run_dir)?;
-    notes.iter().for_each(|note| println!("{note}"));
+    notes.iter().for_each(out::line);
 
     let Setup {
         config,
@@ -66,13 +76,13 @@ fn train(composition: &mut Composition, setup: Setup) -> Result<ExitCode, Failur
             ParamTree::init(&model.params(), seed, device).map_err(Failure::run)?
         }
     };
-    println!(
+    out::line(format!(
         "{:.2} M parameters; baselines on validation: unigram {:.4}, bigram {:.4} nats/token",
         params.elem_count() as f64 / 1e6,
         baselines.unigram_nats,
         baselines.bigram_nats
-    );
-    println!("run folder {}", run_dir.path().display());
+    ));
+    out::line(format!("run folder {}", run_dir.path().display()));
 
     let optimizer = make_optimizer(&params).map_err(Failure::run)?;
     let first_step = checkpoint.as_ref().map_or(0, Checkpoint::step);
@@ -116,7 +126,7 @@ fn start_threads(threads: Option<usize>) -> Result<(), Failure> {
         .map_err(Failure::run)
 }
 
-fn start(composition: &Composition, resume: &str) -> Result<Start, Failure> {
+fn decide(composition: &Composition, resume: &str) -> Result<Decision, Failure> {
     let run_dir = composition.resolved("hydra.run.dir", Missing::Refuse)?;
     let pattern = composition.get("hydra.run.dir").and_then(Node::as_str);
     let config = composition.resolve(Missing::Keep)?.to_json();
@@ -161,10 +171,10 @@ fn open_metrics(run_dir: &RunDir, first_step: u64) -> Result<Jsonl, Failure> {
     }
     let (jsonl, truncation) = Jsonl::resume(&path, first_step).map_err(Failure::run)?;
     if truncation.rows_dropped > 0 {
-        println!(
+        out::line(format!(
             "{} steps after the checkpoint are made again",
             truncation.rows_dropped
-        );
+        ));
     }
     Ok(jsonl)
 }
@@ -173,9 +183,9 @@ fn warn_of_other_rounding(checkpoint: &Checkpoint, device: Device) -> Result<(),
     let state = checkpoint.state().map_err(Failure::request)?;
     let (then, now) = (&state["instruction_set"], device.instruction_set());
     if then != now {
-        println!(
+        out::line(format!(
             "warning: the run began with {then} instructions and goes on with {now}: rounding will differ"
-        );
+        ));
     }
     Ok(())
 }
@@ -198,9 +208,9 @@ fn conclude(
 ) -> Result<(), Failure> {
     let command = format!("tpu-train {}", composition.overrides().join(" "));
     let Some(loss) = outcome.final_val_loss else {
-        println!("stopped after step {}", outcome.step);
-        println!("checkpoint  {}", outcome.checkpoint.display());
-        println!("continue    the same command: {command}");
+        out::line(format!("stopped after step {}", outcome.step));
+        out::line(format!("checkpoint  {}", outcome.checkpoint.display()));
+        out::line(format!("continue    the same command: {command}"));
         return Ok(());
     };
     let summary = Summary {
@@ -215,25 +225,28 @@ fn conclude(
     summary.write(&path).map_err(Failure::run)?;
 
     for continuation in &outcome.continuations {
-        println!("{continuation}\n");
+        out::line(format!("{continuation}\n"));
     }
     let against = |nats: f64| match 100.0 * (1.0 - f64::from(loss) / nats) {
         under if under >= 0.0 => format!("{under:.0} % under"),
         over => format!("{:.0} % over", -over),
     };
-    println!(
+    out::line(format!(
         "loss        {loss:.4} nats/token on validation: {} unigram {:.4}, {} bigram {:.4}",
         against(baselines.unigram_nats),
         baselines.unigram_nats,
         against(baselines.bigram_nats),
         baselines.bigram_nats
-    );
-    println!("speed       {:.0} tokens/s", outcome.tokens_per_second);
-    println!("checkpoint  {}", outcome.checkpoint.display());
-    println!(
+    ));
+    out::line(format!(
+        "speed       {:.0} tokens/s",
+        outcome.tokens_per_second
+    ));
+    out::line(format!("checkpoint  {}", outcome.checkpoint.display()));
+    out::line(format!(
         "continue    {command} resume={} trainer.max_steps={}",
         run_dir.path().display(),
         2 * outcome.step
-    );
+    ));
     Ok(())
 }

@@ -162,6 +162,29 @@ fn a_finished_run_is_not_continued() {
 }
 
 #[test]
+fn a_finished_run_named_again_is_left_alone_until_it_is_extended() {
+    let place = Place::new();
+    let run = ["trainer.max_steps=2", "hydra.run.dir=run"];
+    place.run_nano(&run).with_code(0);
+    let folder = RunFolder(place.path().join("run"));
+    let summary = folder.read("summary.json");
+    place.run_nano(&run).with_code(0).prints("finished already");
+    assert_eq!(folder.read("summary.json"), summary);
+
+    place
+        .run_nano(&["trainer.max_steps=4", "hydra.run.dir=run"])
+        .with_code(0)
+        .prints("trainer.max_steps: 2 -> 4");
+    let steps: Vec<_> = folder
+        .rows()
+        .iter()
+        .filter(|row| row.get("loss").is_some())
+        .map(|row| row["step"].clone())
+        .collect();
+    assert_eq!(steps, [1, 2, 3, 4]);
+}
+
+#[test]
 fn another_config_is_another_run() {
     let place = Place::new();
     interrupt(&place, &[]);
