@@ -176,7 +176,7 @@ impl Repository {
                 }
                 Source::Embedded(files) => match files.iter().find(|(path, _)| *path == name) {
                     Some((path, text)) => SourceFile {
-                        path: format!("configs/{path}"),
+                        path: embedded_path(path),
                         text: (*text).to_string(),
                     },
                     None => continue,
@@ -324,6 +324,15 @@ fn is_inside(config: &str) -> bool {
         .components()
         .all(|part| matches!(part, Component::Normal(_) | Component::CurDir))
         && !config.contains('\0')
+}
+
+/// How a file in the binary is shown: the program's own as in its source tree.
+fn embedded_path(path: &str) -> String {
+    if path.starts_with("hydra/") {
+        path.to_string()
+    } else {
+        format!("configs/{path}")
+    }
 }
 
 /// The `# @package NAME` of a file: before any content or other comment.

@@ -129,7 +129,7 @@ fn every_value_knows_what_set_it() {
     assert_eq!(origin(&composition, "a.b.1.c"), "argument ++a.b=[1,{c: 2}]");
     assert_eq!(
         origin(&composition, "hydra.output_subdir"),
-        "configs/hydra/config.yaml:16:16"
+        "hydra/config.yaml:16:16"
     );
     assert_eq!(origin(&composition, "hydra.runtime.version"), "default");
     let width = composition
