@@ -5,19 +5,65 @@
 
 use rayon::prelude::*;
 
+use crate::pool::scratch;
+
 /// Elements that one task of an elementwise kernel takes: small enough to balance, large enough to hide the
 /// cost of a task (about a microsecond).
 const GRAIN: usize = 16 * 1024;
 
-/// Calls `f(piece)` for every piece, on all threads if there is more than one piece.
+/// Work that is not worth waking other threads for, in elements of an elementwise kernel: about 5 microseconds.
+const SERIAL: usize = 32 * 1024;
+
+/// Calls `f(piece)` for every piece, on all threads if `work` (in elements of an elementwise kernel) is worth it.
 #[inline(always)]
-pub(crate) fn for_each(pieces: usize, f: impl Fn(usize) + Sync + Send) {
-    if pieces == 1 {
-        f(0);
+pub(crate) fn for_each(pieces: usize, work: usize, f: impl Fn(usize) + Sync + Send) {
+    if is_serial(pieces, work) {
+        (0..pieces).for_each(f);
     } else {
         (0..pieces).into_par_iter().with_max_len(1).for_each(f);
     }
 }
+
+/// The same, with `len` elements of scratch for each call, content unspecified. One piece per thread is taken from the
+/// pool beforehand, so that what a call takes does not depend on how its tasks happen to overlap.
+pub(crate) fn for_each_with(
+    pieces: usize,
+    work: usize,
+    len: usize,
+    f: impl Fn(usize, &mut [f32]) + Sync + Send,
+) {
+    let threads = if is_serial(pieces, work) {
+        1
+    } else {
+        rayon::current_num_threads()
+    };
+    let len = len.next_multiple_of(CACHE_LINE);
+    let mut memory = scratch(threads * len);
+    let shared = Shared::new(&mut memory);
+    for_each(pieces, work, |piece| {
+        let thread = if threads == 1 {
+            0
+        } else {
+            rayon::current_thread_index().unwrap_or(0)
+        };
+        // SAFETY: a thread runs one task at a time, as tasks never wait for others.
+        f(piece, unsafe { shared.slice(thread * len, len) });
+    });
+}
+
+fn is_serial(pieces: usize, work: usize) -> bool {
+    pieces <= 1 || work <= SERIAL
+}
+
+/// The work of as many multiplications and additions in a matrix product.
+pub(crate) fn product_work(dims: &[usize]) -> usize {
+    dims.iter()
+        .fold(1usize, |work, dim| work.saturating_mul(*dim))
+        / 32
+}
+
+/// f32 elements of a cache line (or two): threads' scratch does not share one.
+const CACHE_LINE: usize = 32;
 
 /// Rows of `cols` elements that make one task of an elementwise kernel.
 pub(crate) fn rows_per_task(cols: usize) -> usize {
@@ -74,7 +120,7 @@ impl<T> Shared<T> {
 pub(crate) fn elementwise(out: &mut [f32], f: impl Fn(&mut [f32], usize) + Sync + Send) {
     let len = out.len();
     let shared = Shared::new(out);
-    for_each(len.div_ceil(GRAIN), |piece| {
+    for_each(len.div_ceil(GRAIN), len, |piece| {
         let first = piece * GRAIN;
         // SAFETY: pieces do not overlap.
         f(

@@ -87,6 +87,10 @@ struct Chunk<'a> {
 }
 
 impl Chunk<'_> {
+    fn work(&self) -> usize {
+        par::product_work(&[self.labels.len(), self.vocab, self.dim])
+    }
+
     fn blocks(&self) -> usize {
         self.vocab.div_ceil(BLOCK)
     }
@@ -113,7 +117,7 @@ impl Chunk<'_> {
         let mut logits = scratch(self.vocab * padded);
         let mut stats = scratch(self.blocks() * 3 * padded);
         let (shared_logits, shared_stats) = (Shared::new(&mut logits), Shared::new(&mut stats));
-        par::for_each(self.blocks(), |block| {
+        par::for_each(self.blocks(), self.work(), |block| {
             let range = self.block(block);
             let weight = &self.weight[range.start * dim..range.end * dim];
             let weight = Matrix {
@@ -205,7 +209,7 @@ impl Chunk<'_> {
         };
         let shared_logits = Shared::new(logits);
         let shared_dweight = dweight.map(Shared::new);
-        par::for_each(self.blocks(), |block| {
+        par::for_each(self.blocks(), self.work(), |block| {
             let range = self.block(block);
             // SAFETY: blocks have logits of their own.
             let logits = unsafe { shared_logits.slice(range.start * padded, range.len() * padded) };
@@ -244,7 +248,7 @@ impl Chunk<'_> {
         let tile_cols = narrow_cols();
         let (tile_rows, row_tiles) = par::cut(rows, 96, 4);
         let out = Shared::new(dhidden);
-        par::for_each(row_tiles * dim.div_ceil(tile_cols), |tile| {
+        par::for_each(row_tiles * dim.div_ceil(tile_cols), self.work(), |tile| {
             let (row, col) = (tile % row_tiles * tile_rows, tile / row_tiles * tile_cols);
             let (rows, cols) = (tile_rows.min(rows - row), tile_cols.min(dim - col));
             let dlogits = Matrix {

@@ -3,9 +3,7 @@
 //! Layouts: dense f32. Each element is one rounding of the exact result (`axpy` uses a fused multiply-add).
 //! Bound by memory: one task per 16 Ki elements, nothing else to gain.
 
-use rayon::prelude::*;
-
-use crate::par;
+use crate::par::{self, Shared};
 use crate::simd::vectorize;
 
 pub(crate) fn fill(out: &mut [f32], value: f32) {
@@ -36,10 +34,14 @@ pub(crate) fn broadcast_row(row: &[f32], out: &mut [f32]) {
     if row.is_empty() {
         return;
     }
-    let task = row.len() * par::rows_per_task(row.len());
-    out.par_chunks_mut(task).for_each(|out| {
+    let (len, per_task) = (out.len(), row.len() * par::rows_per_task(row.len()));
+    let out = Shared::new(out);
+    par::for_each(len.div_ceil(per_task), len, |task| {
+        let first = task * per_task;
+        // SAFETY: tasks have rows of their own.
+        let out = unsafe { out.slice(first, per_task.min(len - first)) };
         out.chunks_exact_mut(row.len())
-            .for_each(|out| out.copy_from_slice(row))
+            .for_each(|out| out.copy_from_slice(row));
     });
 }
 

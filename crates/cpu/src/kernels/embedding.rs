@@ -5,8 +5,6 @@
 //! in the order of `r`, and rows without a token are not touched.
 //! Reference: [`crate::reference::embedding`].
 
-use rayon::prelude::*;
-
 use crate::par::{self, Shared};
 use crate::simd::vectorize;
 
@@ -15,13 +13,16 @@ pub(crate) fn forward(weight: &[f32], ids: &[u32], dim: usize, y: &mut [f32]) {
         return;
     }
     let per_task = par::rows_per_task(dim);
-    y.par_chunks_mut(per_task * dim)
-        .zip(ids.par_chunks(per_task))
-        .for_each(|(y, ids)| {
-            for (y, id) in y.chunks_exact_mut(dim).zip(ids) {
-                y.copy_from_slice(&weight[*id as usize * dim..][..dim]);
-            }
-        });
+    let y = Shared::new(y);
+    par::for_each(ids.len().div_ceil(per_task), ids.len() * dim, |task| {
+        let first = task * per_task;
+        let ids = &ids[first..ids.len().min(first + per_task)];
+        // SAFETY: tasks have rows of their own.
+        let y = unsafe { y.slice(first * dim, ids.len() * dim) };
+        for (y, id) in y.chunks_exact_mut(dim).zip(ids) {
+            y.copy_from_slice(&weight[*id as usize * dim..][..dim]);
+        }
+    });
 }
 
 pub(crate) fn backward(ids: &[u32], dy: &[f32], dim: usize, dweight: &mut [f32]) {
@@ -29,7 +30,7 @@ pub(crate) fn backward(ids: &[u32], dy: &[f32], dim: usize, dweight: &mut [f32])
     // Every task reads all ids, hence few.
     let (per_piece, pieces) = par::cut(vocab, 64, 16);
     let shared = Shared::new(dweight);
-    par::for_each(pieces, |piece| {
+    par::for_each(pieces, dy.len(), |piece| {
         let range = piece * per_piece..((piece + 1) * per_piece).min(vocab);
         for (dy, id) in dy.chunks_exact(dim).zip(ids) {
             let id = *id as usize;

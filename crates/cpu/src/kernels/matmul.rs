@@ -21,7 +21,6 @@ use gemm::Parallelism;
 
 use crate::Write;
 use crate::par::{self, Shared};
-use crate::pool::scratch;
 use crate::simd::{self, vectorize};
 
 /// gemm's register tile is this wide on AVX-512, and its whole-vector condition holds for all narrower ones.
@@ -58,11 +57,17 @@ pub(crate) fn batched(
     let plan = Plan::new(matrix(a, batch, 0), matrix(b, batch, 0), (m, k, n));
     let tiles = plan.tiles();
     let shared = Shared::new(out);
-    par::for_each(batches * tiles, |task| {
-        let (index, tile) = (task / tiles, task % tiles);
-        let (a, b) = (matrix(a, batch, index), matrix(b, batch, index));
-        plan.run_tile(tile, a, b, shared, index * m * n, write);
-    });
+    let work = par::product_work(&[batches, m, k, n]);
+    par::for_each_with(
+        batches * tiles,
+        work,
+        plan.scratch_len(),
+        |task, scratch| {
+            let (index, tile) = (task / tiles, task % tiles);
+            let (a, b) = (matrix(a, batch, index), matrix(b, batch, index));
+            plan.run_tile(tile, a, b, shared, index * m * n, write, scratch);
+        },
+    );
 }
 
 /// Matrix `index` of a batch.
@@ -140,6 +145,20 @@ impl Plan {
         self.m.div_ceil(self.tile_rows) * self.col_tiles()
     }
 
+    /// What a tile needs: its columns of `b`, and the product of the last columns.
+    fn scratch_len(&self) -> usize {
+        if self.dots {
+            0
+        } else if self.copy_b {
+            self.k * self.tile_cols.max(LANES) + self.tile_rows * LANES
+        } else if self.n.is_multiple_of(LANES) {
+            0
+        } else {
+            (self.k + self.tile_rows) * LANES
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)]
     fn run_tile(
         &self,
         tile: usize,
@@ -148,6 +167,7 @@ impl Plan {
         out: Shared<f32>,
         out_at: usize,
         write: Write,
+        scratch: &mut [f32],
     ) {
         let &Self {
             m,
@@ -185,17 +205,17 @@ impl Plan {
             return;
         }
         let padded = cols.next_multiple_of(LANES);
-        let mut b_scratch = scratch(if self.copy_b || padded > cols {
-            k * padded
+        let (b_scratch, tile) = if self.copy_b || padded > cols {
+            scratch.split_at_mut(k * padded)
         } else {
-            0
-        });
+            (Default::default(), scratch)
+        };
         let b = if b_scratch.is_empty() {
             b
         } else {
-            copy(b, k, cols, &mut b_scratch, padded);
+            copy(b, k, cols, b_scratch, padded);
             Matrix {
-                data: &b_scratch,
+                data: b_scratch,
                 row_stride: padded,
                 col_stride: 1,
             }
@@ -209,9 +229,9 @@ impl Plan {
             // SAFETY: tiles are disjoint.
             unsafe { gemm((rows, k, cols), a, b, to, write) };
         } else {
-            let mut tile = scratch(rows * padded);
+            let tile = &mut tile[..rows * padded];
             let to = Target {
-                out: Shared::new(&mut tile),
+                out: Shared::new(tile),
                 at: 0,
                 row_stride: padded,
             };

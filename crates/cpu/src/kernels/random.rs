@@ -43,25 +43,24 @@ fn halves(x: u64) -> [u32; 2] {
     [x as u32, (x >> 32) as u32]
 }
 
-vectorize! {
-    /// The words of elements `group * GROUP ..` of a stream.
-    fn words(rng: RngKey, group: u64) -> [u32; GROUP] {
-        let [s0, s1] = halves(rng.stream);
-        let mut counter = [[0; LANES], [0; LANES], [s0; LANES], [s1; LANES]];
-        for lane in 0..LANES {
-            let block = group * LANES as u64 + lane as u64;
-            counter[0][lane] = block as u32;
-            counter[1][lane] = (block >> 32) as u32;
-        }
-        philox(&mut counter, halves(rng.key));
-        let mut words = [0; GROUP];
-        for lane in 0..LANES {
-            for (w, words_of) in counter.iter().enumerate() {
-                words[4 * lane + w] = words_of[lane];
-            }
-        }
-        words
+/// The words of elements `group * GROUP ..` of a stream.
+#[inline(always)]
+fn words(rng: RngKey, group: u64) -> [u32; GROUP] {
+    let [s0, s1] = halves(rng.stream);
+    let mut counter = [[0; LANES], [0; LANES], [s0; LANES], [s1; LANES]];
+    for lane in 0..LANES {
+        let block = (group * LANES as u64).wrapping_add(lane as u64);
+        counter[0][lane] = block as u32;
+        counter[1][lane] = (block >> 32) as u32;
     }
+    philox(&mut counter, halves(rng.key));
+    let mut words = [0; GROUP];
+    for lane in 0..LANES {
+        for (w, words_of) in counter.iter().enumerate() {
+            words[4 * lane + w] = words_of[lane];
+        }
+    }
+    words
 }
 
 /// A word as a number in `[0, 1)`.
@@ -85,49 +84,55 @@ fn normals(words: &[u32; GROUP]) -> [f32; GROUP] {
 
 /// `y = x / (1 - p)` where the element's uniform number is at least `p`, else 0.
 pub(crate) fn dropout(x: &[f32], p: f32, rng: RngKey, y: &mut [f32]) {
-    let scale = 1.0 / (1.0 - p);
-    each_group(y, rng, |y, first, words| {
-        let x = &x[first..][..y.len()];
-        for i in 0..y.len() {
-            y[i] = if unit(words[i]) >= p {
-                x[i] * scale
-            } else {
-                0.0
-            };
-        }
+    par::elementwise(y, |y, first| {
+        dropout_piece(&x[first..][..y.len()], p, rng, first, y)
     });
 }
 
 pub(crate) fn fill_normal(out: &mut [f32], mean: f32, std: f32, rng: RngKey) {
-    each_group(out, rng, |out, _, words| {
-        for (out, normal) in out.iter_mut().zip(normals(words)) {
-            *out = mean + std * normal;
-        }
-    });
+    par::elementwise(out, |out, first| normal_piece(out, mean, std, rng, first));
 }
 
 pub(crate) fn fill_uniform(out: &mut [f32], low: f32, high: f32, rng: RngKey) {
-    // Rounding may reach `high`, which the range excludes.
-    let last = high.next_down();
-    each_group(out, rng, |out, _, words| {
-        for i in 0..out.len() {
-            out[i] = (low + (high - low) * unit(words[i])).min(last);
-        }
-    });
+    par::elementwise(out, |out, first| uniform_piece(out, low, high, rng, first));
 }
 
-/// Calls `f(piece of out, its first element, its words)` for every group of the stream.
-fn each_group(
-    out: &mut [f32],
-    rng: RngKey,
-    f: impl Fn(&mut [f32], usize, &[u32; GROUP]) + Sync + Send,
-) {
-    par::elementwise(out, |out, first| {
-        for (i, out) in out.chunks_mut(GROUP).enumerate() {
-            let first = first + i * GROUP;
-            f(out, first, &words(rng, (first / GROUP) as u64));
+// Pieces begin at an element `first` that is a multiple of GROUP.
+
+vectorize! {
+    fn dropout_piece(x: &[f32], p: f32, rng: RngKey, first: usize, y: &mut [f32]) {
+        let scale = 1.0 / (1.0 - p);
+        for (i, (y, x)) in y.chunks_mut(GROUP).zip(x.chunks(GROUP)).enumerate() {
+            let words = words(rng, (first / GROUP + i) as u64);
+            for ((y, x), word) in y.iter_mut().zip(x).zip(&words) {
+                *y = if unit(*word) >= p { x * scale } else { 0.0 };
+            }
         }
-    });
+    }
+}
+
+vectorize! {
+    fn normal_piece(out: &mut [f32], mean: f32, std: f32, rng: RngKey, first: usize) {
+        for (i, out) in out.chunks_mut(GROUP).enumerate() {
+            let normals = normals(&words(rng, (first / GROUP + i) as u64));
+            for (out, normal) in out.iter_mut().zip(&normals) {
+                *out = mean + std * normal;
+            }
+        }
+    }
+}
+
+vectorize! {
+    fn uniform_piece(out: &mut [f32], low: f32, high: f32, rng: RngKey, first: usize) {
+        // Rounding may reach `high`, which the range excludes.
+        let last = high.next_down();
+        for (i, out) in out.chunks_mut(GROUP).enumerate() {
+            let words = words(rng, (first / GROUP + i) as u64);
+            for (out, word) in out.iter_mut().zip(&words) {
+                *out = (low + (high - low) * unit(*word)).min(last);
+            }
+        }
+    }
 }
 
 #[cfg(test)]

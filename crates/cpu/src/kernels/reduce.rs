@@ -16,7 +16,7 @@ pub(crate) fn sum_rows(x: &[f32], out: &mut [f32], write: Write) {
     let (rows_per_piece, pieces) = par::cut(x.len() / cols, 32, 64);
     let mut partials = scratch(pieces * cols);
     let shared = par::Shared::new(&mut partials);
-    par::for_each(pieces, |piece| {
+    par::for_each(pieces, x.len(), |piece| {
         // SAFETY: each piece has a row of partial sums of its own.
         let sums = unsafe { shared.slice(piece * cols, cols) };
         sums.fill(0.0);
@@ -53,7 +53,7 @@ pub(crate) fn sum_squares(x: &[f32]) -> f32 {
     let mut partials = [0.0f64; MAX_PIECES];
     let (per_piece, pieces) = par::cut(x.len(), 16 * 1024, MAX_PIECES);
     let shared = par::Shared::new(&mut partials);
-    par::for_each(pieces, |piece| {
+    par::for_each(pieces, x.len(), |piece| {
         let first = piece * per_piece;
         let x = &x[first..x.len().min(first + per_piece)];
         // SAFETY: each piece has a partial sum of its own.

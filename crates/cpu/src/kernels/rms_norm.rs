@@ -17,7 +17,7 @@ pub(crate) fn forward(x: &[f32], weight: &[f32], eps: f32, y: &mut [f32], inv_rm
     let (dim, rows) = (weight.len(), inv_rms.len());
     let per_task = par::rows_per_task(dim);
     let (y, inv_rms) = (Shared::new(y), Shared::new(inv_rms));
-    par::for_each(rows.div_ceil(per_task), |task| {
+    par::for_each(rows.div_ceil(per_task), x.len(), |task| {
         let first = task * per_task;
         let rows = per_task.min(rows - first);
         // SAFETY: tasks have rows of their own.
@@ -40,7 +40,7 @@ pub(crate) fn backward(
     let mut partials = scratch(if dweight.is_some() { pieces * dim } else { 0 });
     let shared_dx = dx.map(Shared::new);
     let shared_partials = dweight.is_some().then(|| Shared::new(&mut partials[..]));
-    par::for_each(pieces, |piece| {
+    par::for_each(pieces, x.len(), |piece| {
         let first = piece * per_piece;
         let rows = per_piece.min(rows - first);
         let [x, dy] = [x, dy].map(|x| &x[first * dim..][..rows * dim]);

@@ -29,7 +29,7 @@ pub(crate) fn rotate(
     let per_task = par::rows_per_task(row_len);
     let sign = if inverse { -1.0 } else { 1.0 };
     let y = Shared::new(y);
-    par::for_each(rows.div_ceil(per_task), |task| {
+    par::for_each(rows.div_ceil(per_task), rows * row_len, |task| {
         let rows = task * per_task..((task + 1) * per_task).min(rows);
         for row in rows {
             let at = positions[row] as usize * half;

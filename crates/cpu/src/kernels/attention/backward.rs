@@ -3,11 +3,10 @@
 //! With `p = exp(s - lse)`, `dp = dout . v^T` and `delta = sum_d dout out`:
 //! `ds = p (dp - delta) scale`, `dv = p^T . dout`, `dk = ds^T . q`, `dq = ds . k`.
 
-use super::{KEYS, QUERIES, QueryBlock, Seen, Segments, mask, seen, times_keys};
+use super::{KEYS, QUERIES, QueryBlock, Seen, Segments, mask, seen, times_keys, work};
 use crate::check::Heads;
 use crate::kernels::matmul::{Matrix, Target, gemm};
 use crate::par::{self, Shared};
-use crate::pool::scratch;
 use crate::simd::{self, vectorize};
 use crate::{AttentionParams, Write};
 
@@ -37,30 +36,30 @@ pub(crate) fn backward(
         dk: Shared::new(dk),
         dv: Shared::new(dv),
     };
-    par::for_each(p.batch * p.kv_heads, |task| {
-        let (b, kv_head) = (task / p.kv_heads, task % p.kv_heads);
-        for j in 0..p.keys {
-            let at = ((b * p.keys + j) * p.kv_heads + kv_head) * p.head_dim;
-            // SAFETY: tasks have a key/value head of a batch of their own.
-            unsafe {
-                grads.dk.slice(at, p.head_dim).fill(0.0);
-                grads.dv.slice(at, p.head_dim).fill(0.0);
+    let scratch_len = 2 * (p.head_dim + KEYS) * QUERIES;
+    par::for_each_with(
+        p.batch * p.kv_heads,
+        work(p),
+        scratch_len,
+        |task, scratch| {
+            let (b, kv_head) = (task / p.kv_heads, task % p.kv_heads);
+            for j in 0..p.keys {
+                let at = ((b * p.keys + j) * p.kv_heads + kv_head) * p.head_dim;
+                // SAFETY: tasks have a key/value head of a batch of their own.
+                unsafe {
+                    grads.dk.slice(at, p.head_dim).fill(0.0);
+                    grads.dv.slice(at, p.head_dim).fill(0.0);
+                }
             }
-        }
-        let group = p.heads / p.kv_heads;
-        for head in kv_head * group..(kv_head + 1) * group {
-            for index in 0..QueryBlock::count(p) {
-                one_block(
-                    p,
-                    &saved,
-                    &grads,
-                    head,
-                    kv_head,
-                    QueryBlock::new(p, b, index),
-                );
+            let group = p.heads / p.kv_heads;
+            for head in kv_head * group..(kv_head + 1) * group {
+                for index in 0..QueryBlock::count(p) {
+                    let block = QueryBlock::new(p, b, index);
+                    one_block(p, &saved, &grads, head, kv_head, block, scratch);
+                }
             }
-        }
-    });
+        },
+    );
 }
 
 struct Gradients<'a> {
@@ -78,6 +77,7 @@ fn one_block(
     head: usize,
     kv_head: usize,
     block: QueryBlock,
+    scratch: &mut [f32],
 ) {
     let &Saved {
         q,
@@ -88,8 +88,7 @@ fn one_block(
         lse,
     } = saved;
     let (dim, padded) = (p.head_dim, block.padded);
-    let mut memory = scratch((2 * dim + 2 * KEYS) * padded);
-    let (q_t, rest) = memory.split_at_mut(dim * padded);
+    let (q_t, rest) = scratch.split_at_mut(dim * padded);
     let (dout_t, rest) = rest.split_at_mut(dim * padded); // [D, padded]
     let (probs, dprobs) = rest.split_at_mut(KEYS * padded); // [KEYS, padded]
     block.transpose(q, head, dim, p.scale, q_t);

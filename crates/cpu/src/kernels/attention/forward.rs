@@ -4,11 +4,10 @@
 //! `m' = max(m, max s)`, `p = exp(s - m')`, `l' = l exp(m - m') + sum p`, `o' = o exp(m - m') + p . v`; at the end
 //! `out = o / l` and `lse = m + ln l`.
 
-use super::{KEYS, QUERIES, QueryBlock, Seen, Segments, mask, seen, times_keys};
+use super::{KEYS, QUERIES, QueryBlock, Seen, Segments, mask, seen, times_keys, work};
 use crate::check::Heads;
 use crate::kernels::matmul::{Matrix, Target, gemm};
 use crate::par::{self, Shared};
-use crate::pool::scratch;
 use crate::simd::{self, vectorize};
 use crate::{AttentionParams, Write};
 
@@ -23,11 +22,17 @@ pub(crate) fn forward(
 ) {
     let blocks = QueryBlock::count(p);
     let (out, lse) = (Shared::new(out), Shared::new(lse));
-    par::for_each(p.batch * p.heads * blocks, |task| {
-        let (index, head) = (task % blocks, task / blocks % p.heads);
-        let block = QueryBlock::new(p, task / blocks / p.heads, index);
-        one_block(p, q, k, v, segments, head, block, out, lse);
-    });
+    let scratch_len = (2 * p.head_dim + KEYS) * QUERIES;
+    par::for_each_with(
+        p.batch * p.heads * blocks,
+        work(p),
+        scratch_len,
+        |task, scratch| {
+            let (index, head) = (task % blocks, task / blocks % p.heads);
+            let block = QueryBlock::new(p, task / blocks / p.heads, index);
+            one_block(p, q, k, v, segments, head, block, out, lse, scratch);
+        },
+    );
 }
 
 #[allow(clippy::too_many_arguments)]
@@ -41,11 +46,11 @@ fn one_block(
     block: QueryBlock,
     out: Shared<f32>,
     lse: Shared<f32>,
+    scratch: &mut [f32],
 ) {
     let (dim, padded) = (p.head_dim, block.padded);
     let kv_head = head / (p.heads / p.kv_heads);
-    let mut memory = scratch((2 * dim + KEYS) * padded);
-    let (q_t, rest) = memory.split_at_mut(dim * padded);
+    let (q_t, rest) = scratch.split_at_mut(dim * padded);
     let (out_t, scores) = rest.split_at_mut(dim * padded); // [D, padded], [KEYS, padded]
     block.transpose(q, head, dim, p.scale, q_t);
     out_t.fill(0.0);

@@ -23,7 +23,7 @@ pub(crate) use forward::forward;
 use super::elementwise::scale_piece;
 use super::matmul::{Matrix, Target, copy, gemm};
 use crate::check::Heads;
-use crate::par::Shared;
+use crate::par::{Shared, product_work};
 use crate::simd::{LANES, vectorize};
 use crate::{AttentionParams, Write};
 
@@ -98,6 +98,11 @@ impl QueryBlock {
             scale_piece(&mut out[..dim * self.padded], factor);
         }
     }
+}
+
+/// An upper bound of the work of one product, for [`crate::par::for_each`].
+fn work(p: &AttentionParams) -> usize {
+    product_work(&[p.batch, p.heads, p.queries, p.keys, p.head_dim])
 }
 
 /// How much of a block of scores is seen.

@@ -1,0 +1,233 @@
+//! Each family of kernels, next to candle's operation where it has one: `cargo bench -p tt-cpu`.
+//!
+//! Shapes are those of a research-size model at 1,024 tokens a step; matrix products report floating-point operations
+//! per second, the others elements per second.
+
+use std::hint::black_box;
+
+use candle_core::{CpuStorage, Device, Layout, Tensor};
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use tt_cpu::{AdamWParams, AttentionParams, CrossEntropyParams, FusedOps, RngKey, View, Write};
+
+const TOKENS: usize = 1024;
+const HIDDEN: usize = 256;
+const INTERMEDIATE: usize = 704;
+const VOCAB: usize = 2048;
+
+fn random(len: usize) -> CpuStorage {
+    let mut storage = CpuStorage::F32(vec![0.0; len]);
+    storage
+        .fill_normal(
+            len,
+            0.0,
+            0.5,
+            RngKey {
+                key: 1,
+                stream: len as u64,
+            },
+        )
+        .expect("f32");
+    storage
+}
+
+/// An operand and its layout.
+struct Operand(CpuStorage, Layout);
+
+impl Operand {
+    fn new(dims: &[usize]) -> Self {
+        Self(random(dims.iter().product()), Layout::contiguous(dims))
+    }
+
+    fn view(&self) -> View<'_, CpuStorage> {
+        (&self.0, &self.1)
+    }
+
+    fn candle(&self) -> Tensor {
+        let data = self.0.as_slice::<f32>().expect("f32").to_vec();
+        Tensor::from_vec(data, self.1.shape(), &Device::Cpu).expect("a shape that fits")
+    }
+}
+
+fn matmul(c: &mut Criterion) {
+    for (m, k, n) in [
+        (TOKENS, HIDDEN, HIDDEN),
+        (TOKENS, HIDDEN, INTERMEDIATE),
+        (TOKENS, INTERMEDIATE, HIDDEN),
+        (TOKENS, 896, 4864),
+    ] {
+        let mut group = c.benchmark_group(format!("linear {m}x{k}x{n}"));
+        group.throughput(Throughput::Elements(2 * (m * k * n) as u64));
+        let (x, w, dy) = (
+            Operand::new(&[m, k]),
+            Operand::new(&[n, k]),
+            Operand::new(&[m, n]),
+        );
+        let w_t = w.1.transpose(0, 1).expect("two dims");
+        let dy_t = dy.1.transpose(0, 1).expect("two dims");
+        let (mut y, mut dx, mut dw) = (random(m * n), random(m * k), random(n * k));
+        group.bench_function("forward", |b| {
+            b.iter(|| CpuStorage::matmul_into(x.view(), (&w.0, &w_t), &mut y, Write::Assign))
+        });
+        group.bench_function("backward by input", |b| {
+            b.iter(|| CpuStorage::matmul_into(dy.view(), w.view(), &mut dx, Write::Assign))
+        });
+        group.bench_function("backward by weight", |b| {
+            b.iter(|| CpuStorage::matmul_into((&dy.0, &dy_t), x.view(), &mut dw, Write::Assign))
+        });
+        let (x, w) = (x.candle(), w.candle().t().expect("two dims"));
+        group.bench_function("candle forward", |b| b.iter(|| black_box(x.matmul(&w))));
+        group.finish();
+    }
+}
+
+fn attention(c: &mut Criterion) {
+    let (batch, tokens, heads, kv_heads, head_dim) = (4, 256, 8, 4, 32);
+    let p = AttentionParams {
+        batch,
+        queries: tokens,
+        keys: tokens,
+        heads,
+        kv_heads,
+        head_dim,
+        scale: 0.18,
+        causal: true,
+        window: None,
+    };
+    let q = Operand::new(&[batch, tokens, heads, head_dim]);
+    let k = Operand::new(&[batch, tokens, kv_heads, head_dim]);
+    let v = Operand::new(&[batch, tokens, kv_heads, head_dim]);
+    let dout = Operand::new(&[batch, tokens, heads, head_dim]);
+    let mut out = Operand::new(&[batch, tokens, heads, head_dim]);
+    let mut lse = Operand::new(&[batch, heads, tokens]);
+    let (mut dq, mut dk, mut dv) = (random(q.1.shape().elem_count()), k.0.clone(), v.0.clone());
+    let mut group = c.benchmark_group("attention 4x256, 8/4 heads of 32");
+    group.bench_function("forward", |b| {
+        b.iter(|| {
+            CpuStorage::attention(
+                &p,
+                q.view(),
+                k.view(),
+                v.view(),
+                None,
+                &mut out.0,
+                &mut lse.0,
+            )
+        })
+    });
+    group.bench_function("backward", |b| {
+        b.iter(|| {
+            CpuStorage::attention_backward(
+                &p,
+                q.view(),
+                k.view(),
+                v.view(),
+                None,
+                out.view(),
+                lse.view(),
+                dout.view(),
+                &mut dq,
+                &mut dk,
+                &mut dv,
+            )
+        })
+    });
+    group.finish();
+}
+
+fn cross_entropy(c: &mut Criterion) {
+    let hidden = Operand::new(&[TOKENS, HIDDEN]);
+    let weight = Operand::new(&[VOCAB, HIDDEN]);
+    let labels = CpuStorage::I64((0..TOKENS as i64).collect());
+    let labels = (&labels, &Layout::contiguous(TOKENS));
+    let params = CrossEntropyParams {
+        ignore_index: -100,
+        label_smoothing: 0.0,
+        z_loss: 0.0,
+    };
+    let (mut totals, mut dh, mut dw) = (random(3), hidden.0.clone(), weight.0.clone());
+    let mut group = c.benchmark_group("linear cross-entropy 1024x256x2048");
+    group.throughput(Throughput::Elements(6 * (TOKENS * HIDDEN * VOCAB) as u64));
+    group.bench_function("loss and gradients", |b| {
+        b.iter(|| {
+            CpuStorage::linear_cross_entropy(
+                &params,
+                hidden.view(),
+                weight.view(),
+                labels,
+                &mut totals,
+                Some(&mut dh),
+                Some(&mut dw),
+            )
+        })
+    });
+    group.finish();
+}
+
+fn rowwise(c: &mut Criterion) {
+    let len = TOKENS * INTERMEDIATE;
+    let [a, b_, dy] = [(); 3].map(|()| Operand::new(&[TOKENS, INTERMEDIATE]));
+    let weight = Operand::new(&[INTERMEDIATE]);
+    let mut inv_rms = Operand::new(&[TOKENS]);
+    let [mut out, mut out2, mut m, mut v] = [(); 4].map(|()| CpuStorage::F32(vec![0.1; len]));
+    let mut dweight = random(INTERMEDIATE);
+    let (a_candle, b_candle) = (a.candle(), b_.candle());
+    let rng = RngKey { key: 1, stream: 2 };
+    let scale = Operand::new(&[1]);
+    let adamw = AdamWParams {
+        lr: 1e-3,
+        beta1: 0.9,
+        beta2: 0.99,
+        eps: 1e-8,
+        weight_decay: 0.1,
+        step: 9,
+    };
+    let mut group = c.benchmark_group("1024x704");
+    group.throughput(Throughput::Elements(len as u64));
+    group.bench_function("rms_norm", |b| {
+        b.iter(|| CpuStorage::rms_norm(a.view(), weight.view(), 1e-6, &mut out, &mut inv_rms.0))
+    });
+    group.bench_function("rms_norm backward", |b| {
+        b.iter(|| {
+            let dweight = Some((&mut dweight, Write::Assign));
+            let (x, w, inv_rms) = (a.view(), weight.view(), inv_rms.view());
+            CpuStorage::rms_norm_backward(x, w, inv_rms, dy.view(), Some(&mut out), dweight)
+        })
+    });
+    group.bench_function("swiglu", |b| {
+        b.iter(|| CpuStorage::swiglu(a.view(), b_.view(), &mut out))
+    });
+    group.bench_function("swiglu, candle", |b| {
+        b.iter(|| black_box(a_candle.silu().and_then(|x| x * &b_candle)))
+    });
+    group.bench_function("swiglu backward", |b| {
+        b.iter(|| CpuStorage::swiglu_backward(a.view(), b_.view(), dy.view(), &mut out, &mut out2))
+    });
+    group.bench_function("add", |b| {
+        b.iter(|| CpuStorage::add_into(a.view(), b_.view(), &mut out))
+    });
+    group.bench_function("add, candle", |b| {
+        b.iter(|| black_box(&a_candle + &b_candle))
+    });
+    group.bench_function("sum_rows", |b| {
+        b.iter(|| CpuStorage::sum_rows_into(a.view(), TOKENS, &mut dweight, Write::Assign))
+    });
+    group.bench_function("sum_rows, candle", |b| {
+        b.iter(|| black_box(a_candle.sum(0)))
+    });
+    group.bench_function("dropout", |b| {
+        b.iter(|| CpuStorage::dropout(a.view(), 0.1, rng, &mut out))
+    });
+    group.bench_function("fill_normal", |b| {
+        b.iter(|| out.fill_normal(len, 0.0, 1.0, rng))
+    });
+    group.bench_function("fill_normal, candle", |b| {
+        b.iter(|| black_box(Tensor::randn(0f32, 1.0, len, &Device::Cpu)))
+    });
+    group.bench_function("adamw", |b| {
+        b.iter(|| CpuStorage::adamw_step(&adamw, &mut out, dy.view(), scale.view(), &mut m, &mut v))
+    });
+    group.finish();
+}
+
+criterion_group!(kernels, matmul, attention, cross_entropy, rowwise);
+criterion_main!(kernels);
