@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use tt_config::Entry;
 
 use crate::cli::{self, Request};
-use crate::commands::{Invocation, show};
+use crate::commands::{Invocation, TRAIN, show};
 use crate::configs;
 use crate::failure::Failure;
 use crate::out;
@@ -63,7 +63,9 @@ impl App {
     fn try_run(self, args: impl IntoIterator<Item = OsString>) -> Result<ExitCode, Failure> {
         match cli::parse(args).map_err(Failure::request)? {
             Request::Help(args) => {
-                out::text(cli::help(&configs::composer(&args)?.groups()));
+                out::text(cli::help(
+                    &configs::composer(&args, TRAIN.config_name)?.groups(),
+                ));
                 Ok(ExitCode::SUCCESS)
             }
             Request::Version => {
@@ -71,7 +73,7 @@ impl App {
                 Ok(ExitCode::SUCCESS)
             }
             Request::Run(command, args) => {
-                let composer = configs::composer(&args)?;
+                let composer = configs::composer(&args, command.config_name)?;
                 let composition = composer.compose(&args.overrides)?;
                 for warning in composition.warnings() {
                     eprintln!("warning: {warning}");

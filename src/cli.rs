@@ -146,7 +146,7 @@ const FLAGS: &[Flag] = &[
         long: "--config-name",
         short: Some("-cn"),
         value: Some("NAME"),
-        about: "The root config [default: default]",
+        about: "The root config [default: the command's own]",
         set: |args, value| {
             args.config_name = Some(value);
             Ok(())

@@ -17,9 +17,9 @@ const DEFAULT_FOLDER: &str = "configs";
 /// The config groups, each with its options.
 pub(crate) type Groups = Vec<(String, Vec<String>)>;
 
-/// What composes the configuration that the command line describes.
-pub(crate) fn composer(args: &Args) -> Result<Composer, Failure> {
-    let name = args.config_name.as_deref().unwrap_or("default");
+/// What composes the configuration that the command line describes; `root` is the root config if it names none.
+pub(crate) fn composer(args: &Args, root: &str) -> Result<Composer, Failure> {
+    let name = args.config_name.as_deref().unwrap_or(root);
     let mut composer = Composer::new(name)
         .lenient_groups(true)
         .job_name("tpu-train");

@@ -25,4 +25,6 @@ mod setup;
 mod signals;
 
 pub use app::App;
-pub use plugins::{BuildModel, BuildOptimizer, BuildTrainer, MakeOptimizer, ModelSection};
+pub use plugins::{
+    BuildModel, BuildOptimizer, BuildTrainer, MakeOptimizer, ModelSection, ReadModel,
+};

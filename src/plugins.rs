@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use anyhow::Context;
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -15,8 +16,17 @@ use tt_nn::ParamTree;
 use tt_optimizers::{AdamW, AdamWConfig, Optimizer};
 use tt_trainers::{LMTrainer, LMTrainerOptions, Trainer};
 
-/// Builds a model from the group `model` and, if it starts from a checkpoint, that checkpoint's `config.json`.
-pub type BuildModel = fn(&Section<'_>, Option<&Value>) -> Result<Arc<dyn Model>, Diagnostics>;
+/// Builds a model.
+#[derive(Clone, Copy, Debug)]
+pub struct BuildModel {
+    /// From the group `model` and, if training starts from a checkpoint, that checkpoint's `config.json`.
+    pub from_config: ReadModel,
+    /// From a checkpoint's `config.json` alone.
+    pub from_hf: fn(&Value) -> tt_models::Result<Arc<dyn Model>>,
+}
+
+/// Reads the group `model`; the value is a checkpoint's `config.json`.
+pub type ReadModel = fn(&Section<'_>, Option<&Value>) -> Result<Arc<dyn Model>, Diagnostics>;
 
 /// Builds a trainer from `trainer.kwargs`.
 pub type BuildTrainer = fn(&Section<'_>) -> Result<Box<dyn Trainer>, Diagnostics>;
@@ -44,6 +54,21 @@ impl Plugins {
             optimizers: OPTIMIZERS,
         }
     }
+
+    /// The model that a checkpoint's `config.json` names: `Qwen2ForCausalLM` is `qwen2.Qwen2ForCausalLM`.
+    pub(crate) fn model_of_checkpoint(
+        &self,
+        hf_config: &Value,
+    ) -> anyhow::Result<&Entry<BuildModel>> {
+        let named = hf_config["architectures"][0].as_str();
+        let class = named.context("config.json names no architecture")?;
+        let entries = self.models.entries().iter();
+        let mut found = entries.filter(|entry| entry.name.rsplit('.').next() == Some(class));
+        found.next().with_context(|| {
+            let known = self.models.names().join(", ");
+            format!("config.json names the architecture `{class}`; there are {known}")
+        })
+    }
 }
 
 const MODELS: Table<BuildModel> = Table::new(
@@ -51,10 +76,16 @@ const MODELS: Table<BuildModel> = Table::new(
     &[Entry::new::<ModelSection<Qwen2Config>>(
         "qwen2.Qwen2ForCausalLM",
         "Qwen2: RMSNorm, grouped-query attention, RoPE, SwiGLU",
-        |section, hf_config| {
-            build_model(section, hf_config, qwen2_from_hf, |config| {
+        BuildModel {
+            from_config: |section, hf_config| {
+                build_model(section, hf_config, qwen2_from_hf, |config| {
+                    Ok(Arc::new(Qwen2ForCausalLM::new(config)?))
+                })
+            },
+            from_hf: |hf_config| {
+                let config = Qwen2Config::from_hf(hf_config)?;
                 Ok(Arc::new(Qwen2ForCausalLM::new(config)?))
-            })
+            },
         },
     )],
 );

@@ -18,6 +18,7 @@ use tt_trainers::{Trainer, TrainerConfig};
 
 use crate::commands::Invocation;
 use crate::configs::Groups;
+use crate::failure::Failure;
 use crate::plugins::{MakeOptimizer, Plugins};
 use crate::pretrained::Pretrained;
 
@@ -92,6 +93,15 @@ impl DeviceConfig {
             DeviceKind::Cpu => tt_tensor::Device::Cpu,
         }
     }
+}
+
+/// Makes the thread pool of the kernels, for the whole process.
+pub(crate) fn start_threads(threads: Option<usize>) -> Result<(), Failure> {
+    let Some(threads) = threads else {
+        return Ok(()); // rayon's own choice
+    };
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
+    pool.build_global().map_err(Failure::run)
 }
 
 /// A run, ready to be started.
@@ -265,7 +275,7 @@ fn build_model(
     let section = composition.section("model");
     let entry = plugins.models.choose(&section)?;
     let section = section.describe(plugins.models.subject(entry));
-    (entry.build)(&section, hf_config)
+    (entry.build.from_config)(&section, hf_config)
 }
 
 fn build_trainer(

@@ -1,5 +1,6 @@
 //! The subcommands, one file each.
 
+mod generate;
 pub(crate) mod show;
 mod train;
 
@@ -22,6 +23,8 @@ pub(crate) struct Invocation {
 pub(crate) struct Command {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
+    /// Its root config, unless `--config-name` says otherwise.
+    pub(crate) config_name: &'static str,
     pub(crate) run: fn(Invocation) -> Result<ExitCode, Failure>,
 }
 
@@ -29,7 +32,15 @@ pub(crate) struct Command {
 pub(crate) const TRAIN: Command = Command {
     name: "train",
     about: "Train a model; what is done when no command is named",
+    config_name: "default",
     run: train::run,
 };
 
-pub(crate) const TABLE: &[Command] = &[TRAIN];
+const GENERATE: Command = Command {
+    name: "generate",
+    about: "Continue a prompt with a checkpoint's model: checkpoint=DIR prompt=TEXT",
+    config_name: "generate",
+    run: generate::run,
+};
+
+pub(crate) const TABLE: &[Command] = &[TRAIN, GENERATE];

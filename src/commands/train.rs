@@ -2,7 +2,6 @@
 
 use std::process::ExitCode;
 
-use anyhow::Context;
 use serde_json::Value as Json;
 use tt_checkpoint::Checkpoint;
 use tt_collators::Baselines;
@@ -17,7 +16,7 @@ use crate::failure::Failure;
 use crate::out;
 use crate::resume::{self, Decision, RESOLVED_CONFIG, Resume, Start, Wanted};
 use crate::run_dir::RunDir;
-use crate::setup::Setup;
+use crate::setup::{Setup, start_threads};
 use crate::signals::StopSignal;
 
 pub(crate) fn run(mut invocation: Invocation) -> Result<ExitCode, Failure> {
@@ -114,16 +113,6 @@ fn train(composition: &mut Composition, setup: Setup) -> Result<ExitCode, Failur
         Ending::Finished => ExitCode::SUCCESS,
         Ending::Stopped => ExitCode::from(signal.exit_code()),
     })
-}
-
-fn start_threads(threads: Option<usize>) -> Result<(), Failure> {
-    let Some(threads) = threads else {
-        return Ok(()); // rayon's own choice
-    };
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
-    pool.build_global()
-        .context("device.threads")
-        .map_err(Failure::run)
 }
 
 fn decide(composition: &Composition, resume: &str) -> Result<Decision, Failure> {

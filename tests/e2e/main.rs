@@ -4,6 +4,7 @@
 
 mod bad_input;
 mod command_line;
+mod generate;
 mod harness;
 mod learning;
 mod pulse;
