@@ -12,7 +12,7 @@ use std::sync::LazyLock;
 pub(crate) const LANES: usize = 16;
 
 /// What [`vectorize!`] distinguishes.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Isa {
     #[cfg(target_arch = "x86_64")]
     Avx512,
@@ -39,6 +39,10 @@ pub(crate) fn detected() -> Isa {
         }
         Isa::Baseline
     });
+    #[cfg(test)]
+    if let Some(isa) = tests::FORCED.get() {
+        return isa;
+    }
     *ISA
 }
 
@@ -177,8 +181,32 @@ pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    use std::cell::Cell;
+
     use super::*;
+
+    thread_local! {
+        pub(super) static FORCED: Cell<Option<Isa>> = const { Cell::new(None) };
+    }
+
+    /// Runs `f` once for every instruction set of this machine; it must stay on this thread.
+    pub(crate) fn on_each_isa<R>(f: impl Fn() -> R) -> Vec<R> {
+        let best = detected();
+        let mut all = vec![Isa::Baseline];
+        #[cfg(target_arch = "x86_64")]
+        {
+            all.extend([Isa::Avx2].iter().filter(|_| best != Isa::Baseline));
+            all.extend([Isa::Avx512].iter().filter(|isa| **isa == best));
+        }
+        let on = |isa: &Isa| {
+            FORCED.set(Some(*isa));
+            f()
+        };
+        let results = all.iter().map(on).collect();
+        FORCED.set(None);
+        results
+    }
 
     /// Distance of `got` from the true value in units of the last place of the f32 nearest to it.
     fn ulps(got: f32, truth: f64) -> f64 {

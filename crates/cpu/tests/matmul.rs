@@ -103,6 +103,15 @@ fn empty_products_are_empty_or_zero() -> Result<()> {
 }
 
 #[test]
+fn an_empty_batch_is_empty() -> Result<()> {
+    let (a, b) = (
+        Operand::f32(vec![], (0, 2, 3)),
+        Operand::f32(vec![], (0, 3, 4)),
+    );
+    CpuStorage::matmul_into(a.view(), b.view(), &mut garbage(0), Write::Assign)
+}
+
+#[test]
 fn batches_may_be_permuted_and_expanded() -> Result<()> {
     // a is [2, 3, 5, 7] seen through a transposition of its batch dims; b [7, 9] is shared by all.
     let (m, k, n) = (5, 7, 9);

@@ -51,7 +51,7 @@ pub(crate) fn batched(
     write: Write,
 ) {
     let batches: usize = batch.iter().product();
-    if m * n == 0 {
+    if out.is_empty() {
         return;
     }
     let plan = Plan::new(matrix(a, batch, 0), matrix(b, batch, 0), (m, k, n));
