@@ -1,0 +1,73 @@
+//! A tiny run, made through the public API.
+
+#![allow(dead_code)] // each test binary uses its part
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::json;
+use tt_collators::{Pipeline, PipelineOptions};
+use tt_data::DataConfig;
+use tt_metrics::{Jsonl, Metrics};
+use tt_models::{Model, Qwen2Config, Qwen2ForCausalLM};
+use tt_nn::ParamTree;
+use tt_optimizers::{AdamW, AdamWConfig};
+use tt_tensor::{Device, Seed};
+use tt_trainers::{LMTrainer, StopFlag, TrainJob, TrainerConfig};
+
+/// Qwen2 with sizes in multiples of 16, as real models have.
+pub fn model(hidden_dropout: f64) -> Arc<dyn Model> {
+    let config: Qwen2Config = serde_json::from_value(json!({
+        "vocab_size": 512, "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128,
+        "tie_word_embeddings": true, "hidden_dropout": hidden_dropout,
+    }))
+    .unwrap();
+    Arc::new(Qwen2ForCausalLM::new(config).unwrap())
+}
+
+/// `max_steps` steps of two micro-batches on the embedded stories.
+pub fn job(run_dir: &Path, max_steps: u64) -> TrainJob {
+    let config: TrainerConfig = serde_json::from_value(json!({
+        "type": "lm_trainer.LMTrainer", "max_steps": max_steps,
+        "global_batch_size": 8, "micro_batch_size": 4, "max_grad_norm": 1.0,
+        "sample": {"count": 1, "max_new_tokens": 8},
+        "optimizer": {"type": "adamw.AdamW"},
+        "lr_scheduler": {"type": "cosine", "num_warmup_steps": 2},
+    }))
+    .unwrap();
+    let mut data = DataConfig::default();
+    data.sequence_length = 64;
+    data.num_val_blocks = 8;
+    data.tokenizer.vocab_size = 512;
+    let options = PipelineOptions {
+        seed: 1,
+        micro_batch_size: config.micro_batch_size,
+        ..PipelineOptions::default()
+    };
+    let data = Pipeline::open(&data, &options).unwrap();
+    let model = model(0.1);
+    let params = ParamTree::init(&model.params(), Seed::new(1), Device::Cpu).unwrap();
+    let adamw = AdamWConfig {
+        lr: 1e-3,
+        betas: [0.9, 0.95],
+        eps: 1e-8,
+        weight_decay: 0.1,
+    };
+    let jsonl = Jsonl::create(&run_dir.join("metrics.jsonl")).unwrap();
+    TrainJob {
+        optimizer: Box::new(AdamW::new(adamw, &params).unwrap()),
+        params,
+        model,
+        trainer: Box::new(LMTrainer::new(0.0, 0.0)),
+        config,
+        baselines: data.baselines().unwrap(),
+        data,
+        device: Device::Cpu,
+        seed: 1,
+        run_dir: run_dir.to_owned(),
+        resume: None,
+        metrics: Metrics::new(jsonl),
+        stop: StopFlag::default(),
+    }
+}
