@@ -1,10 +1,12 @@
 //! Training speed of one Qwen2 shape: `cargo run --release -p tt-benchmarks -- [key=value ...]`.
 //!
-//! Every side trains the same model on the same fixed batch of random tokens, in f32 on the CPU: forward, loss, backward,
-//! AdamW. Reported are tokens per second of the median step, after warm-up steps, and the first and last loss (which
-//! falls, as the batch is learnt by heart).
+//! Both sides train the same model on the same fixed batch of random tokens, in f32 on the CPU: forward, loss, backward,
+//! AdamW. They take turns, step by step, so that a machine that slows down slows both. Reported are tokens per
+//! second of the median step, after warm-up steps, the first and last loss (which falls, as the batch is learnt by
+//! heart), and the ratio of the speeds.
 
 mod candle_qwen2;
+mod our_qwen2;
 mod shape;
 
 use std::time::Instant;
@@ -19,28 +21,58 @@ type Step = Box<dyn FnMut() -> Result<f32>>;
 fn main() -> Result<()> {
     let shape = Shape::from_args(std::env::args().skip(1))?;
     println!("{shape}");
-    measure("candle-nn", &shape, candle_qwen2::step(&shape)?)
+    let mut sides = [
+        Side::new("tpu-train", our_qwen2::step(&shape)?),
+        Side::new("candle-nn", candle_qwen2::step(&shape)?),
+    ];
+    for _ in 0..shape.warmup + shape.steps {
+        for side in &mut sides {
+            side.run()?;
+        }
+    }
+    let [ours, candle] = sides.map(|side| side.report(&shape));
+    println!("tpu-train is {:.2} times as fast", candle / ours);
+    Ok(())
 }
 
-fn measure(name: &str, shape: &Shape, mut step: Step) -> Result<()> {
-    let first_loss = step()?;
-    for _ in 1..shape.warmup {
-        step()?;
+struct Side {
+    name: &'static str,
+    step: Step,
+    seconds: Vec<f64>,
+    losses: Vec<f32>,
+}
+
+impl Side {
+    fn new(name: &'static str, step: Step) -> Self {
+        Self {
+            name,
+            step,
+            seconds: Vec::new(),
+            losses: Vec::new(),
+        }
     }
-    let mut seconds = Vec::with_capacity(shape.steps);
-    let mut last_loss = first_loss;
-    for _ in 0..shape.steps {
+
+    fn run(&mut self) -> Result<()> {
         let start = Instant::now();
-        last_loss = step()?;
-        seconds.push(start.elapsed().as_secs_f64());
+        self.losses.push((self.step)()?);
+        self.seconds.push(start.elapsed().as_secs_f64());
+        Ok(())
     }
-    seconds.sort_by(f64::total_cmp);
-    let median = seconds[seconds.len() / 2];
-    println!(
-        "{name}: {:.0} tokens/s, step {:.1} ms (fastest {:.1} ms), loss {first_loss:.3} -> {last_loss:.3}",
-        shape.tokens() as f64 / median,
-        median * 1e3,
-        seconds[0] * 1e3,
-    );
-    Ok(())
+
+    /// Prints the side's line and gives the median step in seconds.
+    fn report(self, shape: &Shape) -> f64 {
+        let mut seconds = self.seconds[shape.warmup..].to_vec();
+        seconds.sort_by(f64::total_cmp);
+        let median = seconds[seconds.len() / 2];
+        println!(
+            "{}: {:.0} tokens/s, step {:.1} ms (fastest {:.1} ms), loss {:.3} -> {:.3}",
+            self.name,
+            shape.tokens() as f64 / median,
+            median * 1e3,
+            seconds[0] * 1e3,
+            self.losses[0],
+            self.losses[self.losses.len() - 1],
+        );
+        median
+    }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// The defaults are a research-size model at 1,024 tokens a step.
+/// The defaults are those of `configs/model/size/small.yaml`, at 1,024 tokens a step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shape {
     pub layers: usize,
@@ -22,12 +22,12 @@ pub struct Shape {
 impl Default for Shape {
     fn default() -> Self {
         Self {
-            layers: 6,
-            hidden: 256,
+            layers: 3,
+            hidden: 512,
             heads: 8,
             kv_heads: 4,
-            intermediate: 704,
-            vocab: 2048,
+            intermediate: 1024,
+            vocab: 1024,
             batch: 4,
             seq: 256,
             warmup: 3,
