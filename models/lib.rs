@@ -22,13 +22,16 @@
 
 mod error;
 mod hf_config;
+mod plugin;
 mod qwen2;
 
 use serde_json::Value;
+use tt_config::Table;
 use tt_nn::{Forward, KvCache, ModulePath, ParamSpec, Positions};
 use tt_tensor::{Tensor, fused};
 
 pub use error::{Error, Result};
+pub use plugin::{BuildModel, ModelConfig, ReadModel, entry};
 pub use qwen2::{Qwen2Config, Qwen2ForCausalLM};
 
 /// What a model reads: a batch of token rows and where the tokens stand.
@@ -95,3 +98,12 @@ pub trait Model: Send + Sync {
         Ok(fused::linear(&hidden, &self.head(fwd)?, None)?)
     }
 }
+
+/// What `model.type` may name.
+pub const TABLE: Table<BuildModel> = Table::new(
+    "model",
+    &[entry::<Qwen2Config>(
+        "qwen2.Qwen2ForCausalLM",
+        "Qwen2: RMSNorm, grouped-query attention, RoPE, SwiGLU",
+    )],
+);

@@ -4,6 +4,8 @@
 //! Parameter names, initialisation and arithmetic are those of transformers' `Qwen2ForCausalLM`.
 //! Source: Yang et al. 2024, arXiv:2407.10671.
 
+use std::sync::Arc;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -15,7 +17,7 @@ use tt_tensor::Tensor;
 
 use crate::error::{Error, Result};
 use crate::hf_config::HfConfig;
-use crate::{Input, Model};
+use crate::{Input, Model, ModelConfig};
 
 /// `qwen2.Qwen2ForCausalLM`. Keys are named as in Hugging Face's `config.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -80,9 +82,8 @@ fn default_initializer_range() -> f64 {
     0.02
 }
 
-impl Qwen2Config {
-    /// From a checkpoint's `config.json`. Error: a key is missing, has the wrong type or asks for the unsupported.
-    pub fn from_hf(config: &Value) -> Result<Self> {
+impl ModelConfig for Qwen2Config {
+    fn from_hf(config: &Value) -> Result<Self> {
         let hf = HfConfig(config);
         let heads = hf.require("num_attention_heads")?;
         if let Some(act) = hf.get::<String>("hidden_act")?.filter(|act| act != "silu") {
@@ -114,6 +115,19 @@ impl Qwen2Config {
         })
     }
 
+    fn with_training_options(self, ours: &Self) -> Self {
+        Self {
+            hidden_dropout: ours.hidden_dropout,
+            ..self
+        }
+    }
+
+    fn build(self) -> Result<Arc<dyn Model>> {
+        Ok(Arc::new(Qwen2ForCausalLM::new(self)?))
+    }
+}
+
+impl Qwen2Config {
     fn check(&self) -> Result<()> {
         let fail = |key, why: String| Err(Error::Config { key, why });
         let (hidden, heads) = (self.hidden_size, self.num_attention_heads);

@@ -23,6 +23,8 @@ mod adamw;
 mod error;
 mod schedule;
 
+use tt_config::{Diagnostics, Entry, Section, Table};
+use tt_nn::ParamTree;
 use tt_tensor::Tensor;
 
 pub use adamw::{AdamW, AdamWConfig};
@@ -65,3 +67,22 @@ pub trait Optimizer: Send {
 
 /// Gives the saved value of a slot by parameter path and slot name, of the parameter's shape.
 pub type LoadSlot<'a> = dyn FnMut(&str, &'static str) -> Result<Tensor> + 'a;
+
+/// Reads `trainer.optimizer.kwargs`; the optimizer is made once there are parameters.
+pub type BuildOptimizer = fn(&Section<'_>) -> std::result::Result<MakeOptimizer, Diagnostics>;
+
+/// Makes an optimizer for these parameters.
+pub type MakeOptimizer = Box<dyn FnOnce(&ParamTree) -> Result<Box<dyn Optimizer>> + Send>;
+
+/// What `trainer.optimizer.type` may name.
+pub const TABLE: Table<BuildOptimizer> = Table::new(
+    "optimizer",
+    &[Entry::new::<AdamWConfig>(
+        "adamw.AdamW",
+        "Adam with decoupled weight decay",
+        |kwargs| {
+            let config: AdamWConfig = kwargs.extract()?;
+            Ok(Box::new(|params| Ok(Box::new(AdamW::new(config, params)?))))
+        },
+    )],
+);

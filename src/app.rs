@@ -4,13 +4,16 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use tt_config::Entry;
+use tt_models::BuildModel;
+use tt_optimizers::BuildOptimizer;
+use tt_trainers::BuildTrainer;
 
 use crate::cli::{self, Request};
 use crate::commands::{Invocation, TRAIN, show};
 use crate::configs;
 use crate::failure::Failure;
 use crate::out;
-use crate::plugins::{BuildModel, BuildOptimizer, BuildTrainer, Plugins};
+use crate::plugins::Plugins;
 
 /// The program. What is added replaces a built-in of the same name.
 pub struct App {

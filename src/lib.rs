@@ -25,6 +25,3 @@ mod setup;
 mod signals;
 
 pub use app::App;
-pub use plugins::{
-    BuildModel, BuildOptimizer, BuildTrainer, MakeOptimizer, ModelSection, ReadModel,
-};

@@ -33,6 +33,7 @@ mod weights;
 
 use serde_json::Value;
 use tt_collators::Batch;
+use tt_config::{Diagnostics, Entry, Section, Table};
 use tt_models::Model;
 use tt_nn::Forward;
 use tt_tensor::Tensor;
@@ -90,3 +91,20 @@ pub trait Trainer: Send {
         Ok(())
     }
 }
+
+/// Builds a trainer from `trainer.kwargs`.
+pub type BuildTrainer = fn(&Section<'_>) -> std::result::Result<Box<dyn Trainer>, Diagnostics>;
+
+/// What `trainer.type` may name.
+pub const TABLE: Table<BuildTrainer> = Table::new(
+    "trainer",
+    &[Entry::new::<LMTrainerOptions>(
+        "lm_trainer.LMTrainer",
+        "causal language modelling",
+        |kwargs| {
+            let options: LMTrainerOptions = kwargs.extract()?;
+            let trainer = LMTrainer::new(options.label_smoothing, options.z_loss);
+            Ok(Box::new(trainer))
+        },
+    )],
+);

@@ -11,7 +11,7 @@ use safetensors::tensor::{Dtype, TensorView};
 use serde_json::Value;
 use tt_checkpoint::Weights;
 use tt_data::Tokenizer;
-use tt_models::{Input, Model, Qwen2Config, Qwen2ForCausalLM};
+use tt_models::{Input, Model, ModelConfig, Qwen2Config, Qwen2ForCausalLM};
 use tt_nn::Forward;
 use tt_tensor::{Device, Tensor};
 

@@ -6,7 +6,7 @@ use candle_core::{DType, Tensor as CandleTensor};
 use candle_nn::VarBuilder;
 use candle_transformers::models::qwen2::{Config, ModelForCausalLM};
 use tt_checkpoint::Checkpoint;
-use tt_models::{Input, Model, Qwen2Config, Qwen2ForCausalLM};
+use tt_models::{Input, Model, ModelConfig, Qwen2Config, Qwen2ForCausalLM};
 use tt_nn::Forward;
 use tt_tensor::{Device, Tensor};
 use tt_trainers::{load_params, run};

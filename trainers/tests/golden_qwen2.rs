@@ -7,7 +7,7 @@ use serde::Deserialize;
 use tt_checkpoint::Weights;
 use tt_collators::Batch;
 use tt_engine::{Limits, Sampler, Sampling, generate};
-use tt_models::{Model, Qwen2Config, Qwen2ForCausalLM};
+use tt_models::{Model, ModelConfig, Qwen2Config, Qwen2ForCausalLM};
 use tt_nn::{Forward, ParamTree, Rope};
 use tt_optimizers::{AdamW, AdamWConfig, Schedule, ScheduleConfig, ScheduleKind, ScheduleOptions};
 use tt_tensor::{Device, Seed};
