@@ -14,12 +14,13 @@ use tt_config::{Composition, Diagnostic, Diagnostics};
 use tt_data::{DataConfig, DataError};
 use tt_metrics::LoggingConfig;
 use tt_models::Model;
+use tt_optimizers::MakeOptimizer;
 use tt_trainers::{Trainer, TrainerConfig};
 
 use crate::commands::Invocation;
 use crate::configs::Groups;
 use crate::failure::Failure;
-use crate::plugins::{MakeOptimizer, Plugins};
+use crate::plugins::Plugins;
 use crate::pretrained::Pretrained;
 
 /// The whole configuration of a run.
@@ -326,5 +327,74 @@ impl Problems {
                 None
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::Args;
+    use crate::configs;
+
+    fn read(overrides: &[&str]) -> Result<Setup, String> {
+        let composer = configs::composer(&Args::default(), "default").expect("folders");
+        let composition = composer.compose(overrides).map_err(|e| e.to_string())?;
+        let invocation = Invocation {
+            groups: composer.groups(),
+            plugins: Plugins::built_in(),
+            composition,
+        };
+        Setup::read(&invocation).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn every_option_of_every_group_type_checks() {
+        let composer = configs::composer(&Args::default(), "default").expect("folders");
+        let groups = composer.groups();
+        assert!(groups.len() >= 8, "{groups:?}");
+        for (group, options) in &groups {
+            for option in options {
+                let choice = format!("{group}={option}");
+                // What else a run needs.
+                let mut overrides: Vec<_> = ["model=qwen2", "trainer=lm"]
+                    .into_iter()
+                    .filter(|other| !other.starts_with(&format!("{group}=")))
+                    .collect();
+                overrides.push(&choice);
+                if choice == "data=text" {
+                    overrides.push("data.path=given");
+                }
+                if let Err(problems) = read(&overrides) {
+                    panic!("{choice}: {problems}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn all_problems_are_found_at_once() {
+        let problems = read(&[
+            "model=qwen2",
+            "trainer=lm",
+            "+seeds=1",
+            "seed=many",
+            "model.num_attention_heads=3",
+            "trainer.micro_batch_size=0",
+            "trainer.optimizer.kwargs.weight_decay=-1",
+            "+trainer.kwargs.z_los=1",
+        ])
+        .err()
+        .expect("problems");
+        for key in [
+            "seeds",
+            "`seed`",
+            "num_attention_heads",
+            "micro_batch_size",
+            "weight_decay",
+            "z_los",
+        ] {
+            assert!(problems.contains(key), "{key} in:\n{problems}");
+        }
+        assert_eq!(problems.matches("error: ").count(), 6, "{problems}");
     }
 }
