@@ -138,46 +138,27 @@ pub(crate) fn sigmoid(x: f32) -> f32 {
 
 /// Adds the lanes in a fixed order: pairwise, halves first.
 #[inline(always)]
-pub(crate) fn sum_lanes(mut lanes: [f32; LANES]) -> f32 {
-    let mut width = LANES / 2;
-    while width > 0 {
-        for i in 0..width {
-            lanes[i] += lanes[i + width];
-        }
-        width /= 2;
-    }
-    lanes[0]
+pub(crate) fn sum_lanes(lanes: [f32; LANES]) -> f32 {
+    let eight: [f32; LANES / 2] = std::array::from_fn(|i| lanes[i] + lanes[i + 8]);
+    let four: [f32; LANES / 4] = std::array::from_fn(|i| eight[i] + eight[i + 4]);
+    (four[0] + four[2]) + (four[1] + four[3])
 }
 
 /// `a . b`, in four groups of [`LANES`] partial sums.
 #[inline(always)]
 pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
-    const GROUPS: usize = 4;
-    let mut lanes = [[0.0; LANES]; GROUPS];
-    let (a_vectors, a_rest) = a.as_chunks::<LANES>();
-    let (b_vectors, b_rest) = b.as_chunks::<LANES>();
-    let (a_groups, a_vectors) = a_vectors.as_chunks::<GROUPS>();
-    let (b_groups, b_vectors) = b_vectors.as_chunks::<GROUPS>();
-    for (a, b) in a_groups.iter().zip(b_groups) {
-        for group in 0..GROUPS {
-            for lane in 0..LANES {
-                lanes[group][lane] = a[group][lane].mul_add(b[group][lane], lanes[group][lane]);
-            }
+    const WIDE: usize = 4 * LANES;
+    let mut wide = [0.0; WIDE];
+    for (a, b) in a.chunks(WIDE).zip(b.chunks(WIDE)) {
+        // A loop of unknown length, as the last piece is shorter: the compiler makes vectors of it, whereas it
+        // unrolls loops of known length into scalars.
+        for ((sum, a), b) in wide.iter_mut().zip(a).zip(b) {
+            *sum = a.mul_add(*b, *sum);
         }
     }
-    for (a, b) in a_vectors.iter().zip(b_vectors) {
-        for lane in 0..LANES {
-            lanes[0][lane] = a[lane].mul_add(b[lane], lanes[0][lane]);
-        }
-    }
-    for ((sum, a), b) in lanes[1].iter_mut().zip(a_rest).zip(b_rest) {
-        *sum = a.mul_add(*b, *sum);
-    }
-    let mut sums = [0.0; LANES];
-    for lane in 0..LANES {
-        sums[lane] = (lanes[0][lane] + lanes[1][lane]) + (lanes[2][lane] + lanes[3][lane]);
-    }
-    sum_lanes(sums)
+    sum_lanes(std::array::from_fn(|i| {
+        (wide[i] + wide[i + LANES]) + (wide[i + 2 * LANES] + wide[i + 3 * LANES])
+    }))
 }
 
 #[cfg(test)]
