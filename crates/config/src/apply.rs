@@ -6,7 +6,8 @@
 use crate::diagnostic::{Diagnostic, Diagnostics, nearest};
 use crate::environment::Environment;
 use crate::grammar::{MAX_DEPTH, Operation, Override};
-use crate::interpolation::resolve::{Path, Resolver, SelectMissing};
+use crate::interpolation::resolve::{Path, Resolver};
+use crate::interpolation::select::SelectMissing;
 use crate::merge::{NewKeys, merge, node_mut};
 use crate::origin::Origin;
 use crate::value::{Key, KeyKind, Map, Node, Value};

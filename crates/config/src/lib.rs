@@ -49,6 +49,7 @@
 //! ```
 
 mod apply;
+mod compare;
 mod compose;
 mod composition;
 mod defaults;
@@ -73,6 +74,7 @@ mod toml;
 mod value;
 mod yaml;
 
+pub use compare::Difference;
 pub use compose::Composer;
 pub use composition::{Composition, MergedFile};
 pub use diagnostic::{Diagnostic, Diagnostics};

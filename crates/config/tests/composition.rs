@@ -6,7 +6,7 @@ mod support;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use support::Tree;
-use tt_config::{Composition, Missing, Ordered, Part, Value};
+use tt_config::{Composition, Missing, Node, Ordered, Part, Value};
 
 const YAML_TREE: &[(&str, &str)] = &[
     (
@@ -531,6 +531,41 @@ fn values_set_by_the_program_are_seen_by_interpolations() {
     assert!(composition.resolve(Missing::Keep).is_err());
     composition.set("hydra.runtime.output_dir", Value::Str("/run".to_string()));
     assert_eq!(yaml(&composition), "log: /run/log\n");
+}
+
+#[test]
+fn recorded_configs_are_read_and_compared() {
+    let tree = Tree::new(&[
+        (
+            "a.yaml",
+            "lr: 1\nbetas: [0.9, 0.95]\nmodel: {type: x, width: 8}\ngone: null\n",
+        ),
+        (
+            "b.toml",
+            "lr = 1.0\nbetas = [0.9, 0.99]\nnew = true\n[model]\ntype = \"x\"\nwidth = 8\n",
+        ),
+    ]);
+    let read = |name: &str| Node::read(&tree.path().join("configs").join(name)).expect(name);
+    let shown: Vec<String> = read("a.yaml")
+        .differences(&read("b.toml"))
+        .iter()
+        .map(|difference| {
+            let show = |side: &Option<Node>| match side {
+                Some(node) => node.to_json().to_string(),
+                None => "absent".to_string(),
+            };
+            let (left, right) = (show(&difference.left), show(&difference.right));
+            format!("{}: {left} -> {right}", difference.path)
+        })
+        .collect();
+    let expected = [
+        "lr: 1 -> 1.0",
+        "betas.1: 0.95 -> 0.99",
+        "gone: null -> absent",
+        "new: absent -> true",
+    ];
+    assert_eq!(shown, expected);
+    assert!(Node::read(&tree.path().join("absent.yaml")).is_err());
 }
 
 #[test]

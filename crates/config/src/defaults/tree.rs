@@ -1,8 +1,9 @@
 //! Expands defaults lists into a tree of files, and flattens it into merge order.
 
 use super::item::{Item, Selection, What, read_list};
+use super::order::{Merge, flatten};
 use super::selection::Choices;
-use crate::diagnostic::{Diagnostic, Diagnostics, nearest};
+use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::environment::Environment;
 use crate::grammar::MAX_DEPTH;
 use crate::interpolation::parse;
@@ -16,7 +17,7 @@ pub(crate) struct TreeNode {
     pub item: Item,
     pub children: Vec<TreeNode>,
     /// The content, until it is merged.
-    content: Option<Node>,
+    pub(super) content: Option<Node>,
 }
 
 impl TreeNode {
@@ -29,27 +30,13 @@ impl TreeNode {
     }
 }
 
-/// A file in merge order.
-pub(crate) struct Merge {
-    pub config: String,
-    pub package: String,
-    /// The config whose defaults list brought it in.
-    pub parent: Option<String>,
-    pub is_self: bool,
-    pub is_primary: bool,
-    pub content: Node,
-    pub override_key: Option<String>,
-    /// The entry that selects it.
-    pub origin: Origin,
-}
-
 pub(crate) struct Builder<'a> {
     pub repository: &'a Repository,
     pub environment: &'a Environment,
     pub choices: Choices,
     /// A group left at `???` is skipped and not refused.
     pub skip_missing: bool,
-    problems: Diagnostics,
+    pub(super) problems: Diagnostics,
     /// Override keys that were given two choices, one of them by `+`.
     conflicts: Vec<String>,
     ancestors: Vec<String>,
@@ -389,60 +376,6 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn require_choice(&mut self, item: &Item) {
-        if self.skip_missing {
-            return;
-        }
-        let key = item.override_key();
-        if !item.is_group() {
-            self.problems
-                .push(Diagnostic::new("a config file cannot be left at ???").at(&item.origin));
-            return;
-        }
-        let options = self.repository.options(&item.group_path());
-        self.problems.push(
-            Diagnostic::new(format!("an option of `{key}` must be chosen"))
-                .at(&item.origin)
-                .label(format!("choose with {key}=OPTION"))
-                .note(format!("options: {}", options.join(", "))),
-        );
-    }
-
-    fn not_found(&mut self, item: &Item, parent: Option<&str>) {
-        let config = item.config_path();
-        let place = parent.map_or_else(String::new, |parent| format!("in '{parent}': "));
-        let mut problem = if item.is_primary {
-            Diagnostic::new(format!("there is no config '{config}'"))
-        } else if item.is_group() {
-            Diagnostic::new(format!("{place}there is no config '{config}'")).at(&item.origin)
-        } else {
-            Diagnostic::new(format!("{place}there is no config file '{}'", item.text))
-                .at(&item.origin)
-        };
-        let group = item.group_path();
-        let options = self.repository.options(&group);
-        let name = item.name().unwrap_or_default();
-        if let Some(near) = nearest(name, options.iter().map(String::as_str)) {
-            problem = problem.label(format!("did you mean `{near}`?"));
-        }
-        if item.is_group() && !options.is_empty() {
-            problem = problem.note(format!("options of `{group}`: {}", options.join(", ")));
-        } else if item.is_group() && !self.repository.group_exists(&group) {
-            let groups = self.repository.groups();
-            problem = match nearest(&group, groups.iter().map(String::as_str)) {
-                Some(near) => problem.note(format!(
-                    "there is no group `{group}`; did you mean `{near}`?"
-                )),
-                None => problem.note(format!("there is no group `{group}`")),
-            };
-        } else if item.is_primary && !options.is_empty() {
-            problem = problem.note(format!("configs: {}", options.join(", ")));
-        }
-        let path = self.repository.search_path();
-        self.problems
-            .push(problem.note(format!("search path: {path}")));
-    }
-
     /// Resolves the interpolations in an item's option, over the choices made so far.
     fn interpolate(&self, item: &mut Item) -> Result<(), Diagnostic> {
         let mut known = Map::new();
@@ -479,50 +412,5 @@ impl<'a> Builder<'a> {
             What::Itself => {}
         }
         Ok(())
-    }
-}
-
-/// Appends the files of a tree to `merges`, in order; takes their contents.
-fn flatten(tree: &mut TreeNode, parent: Option<&str>, merges: &mut Vec<Merge>) {
-    let item = &tree.item;
-    if tree.children.is_empty() {
-        if item.deleted || item.is_missing() || item.name().is_none() {
-            return;
-        }
-        if let Some(content) = tree.content.take() {
-            merges.push(Merge {
-                config: item.config_path(),
-                package: item.final_package(),
-                parent: parent.map(str::to_string),
-                is_self: false,
-                is_primary: item.is_primary,
-                content,
-                override_key: item.is_group().then(|| item.override_key()),
-                origin: item.origin.clone(),
-            });
-        }
-        return;
-    }
-    let config = item.config_path();
-    let mut content = tree.content.take();
-    // A group counts once, however many parts its own content has been split into.
-    let mut override_key = item.is_group().then(|| item.override_key());
-    for child in &mut tree.children {
-        if !child.item.is_self() {
-            flatten(child, Some(&config), merges);
-            continue;
-        }
-        if let Some(content) = content.take() {
-            merges.push(Merge {
-                config: config.clone(),
-                package: tree.item.final_package(),
-                parent: parent.map(str::to_string),
-                is_self: true,
-                is_primary: tree.item.is_primary,
-                content,
-                override_key: override_key.take(),
-                origin: tree.item.origin.clone(),
-            });
-        }
     }
 }

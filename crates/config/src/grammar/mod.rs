@@ -8,6 +8,7 @@
 mod functions;
 pub(crate) mod lexer;
 mod parser;
+mod primitive;
 mod sweep;
 pub(crate) mod write;
 

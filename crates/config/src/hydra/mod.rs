@@ -76,7 +76,10 @@ pub(crate) fn fill(root: &mut Node, facts: &Facts<'_>) {
     set(root, "hydra.runtime.cwd", text(&directory));
     let sources = facts.sources.iter().map(|source| {
         let (schema, path) = match &source.source {
-            Source::Directory(path) => ("file", path.display().to_string()),
+            Source::Directory(path) => {
+                let path = facts.environment.directory.join(path);
+                ("file", path.display().to_string())
+            }
             Source::Embedded(_) => ("builtin", String::new()),
         };
         let pairs = [

@@ -1,11 +1,14 @@
 //! Interpolations: `${key}`, `${.relative}`, `${resolver:argument}`, alone or inside text.
 //!
-//! The grammar is OmegaConf's. [`parse`] gives the syntax tree, [`resolve`] evaluates it against a
-//! tree of nodes, [`resolvers`] holds `oc.env`, `oc.select` and the others.
+//! The grammar is OmegaConf's. [`parse`] gives the syntax tree, [`evaluate`] its value, [`select`]
+//! the node a key leads to; [`resolvers`] holds `oc.env` and the others. [`resolve`] makes a
+//! resolved copy of a whole tree.
 
+mod evaluate;
 pub(crate) mod parse;
 pub(crate) mod resolve;
 pub(crate) mod resolvers;
+pub(crate) mod select;
 
 use crate::value::Key;
 

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use super::parse;
-use super::resolve::{Failure, Found, Path, Resolver, SelectMissing, dotted};
+use super::resolve::{Failure, Found, Path, Resolver, dotted};
+use super::select::SelectMissing;
 use crate::diagnostic::nearest;
 use crate::origin::{Origin, Place};
 use crate::python;

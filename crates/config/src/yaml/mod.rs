@@ -7,6 +7,7 @@
 //! Errors: syntax, duplicate and null keys, unknown tags, aliases inside their own anchor, nesting
 //! deeper than [`MAX_DEPTH`], and trees larger than [`MAX_NODES`] once aliases are expanded.
 
+mod offsets;
 pub(crate) mod scalar;
 pub(crate) mod write;
 
@@ -14,6 +15,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use offsets::Offsets;
 use saphyr_parser::{Event, Parser, ScalarStyle, Span as Marks, Tag};
 use scalar::Integer;
 
@@ -56,45 +58,6 @@ pub(crate) fn read(layer: &Arc<Layer>) -> Result<Node, Diagnostic> {
     }
     let empty = || Node::new(Value::Null, Origin::file(layer, Span::default()));
     Ok(reader.document.take().unwrap_or_else(empty))
-}
-
-/// Byte offsets of characters.
-struct Offsets {
-    base: usize,
-    /// Empty if the text is ASCII.
-    bytes: Vec<u32>,
-    len: usize,
-}
-
-impl Offsets {
-    fn new(text: &str, base: usize) -> Self {
-        let body = &text[base..];
-        let bytes = if body.is_ascii() {
-            Vec::new()
-        } else {
-            body.char_indices().map(|(at, _)| at as u32).collect()
-        };
-        Offsets {
-            base,
-            bytes,
-            len: body.len(),
-        }
-    }
-
-    fn byte(&self, character: usize) -> usize {
-        let at = if self.bytes.is_empty() {
-            character.min(self.len)
-        } else {
-            self.bytes
-                .get(character)
-                .map_or(self.len, |byte| *byte as usize)
-        };
-        self.base + at
-    }
-
-    fn span(&self, marks: Marks) -> Span {
-        Span::new(self.byte(marks.start.index()), self.byte(marks.end.index()))
-    }
 }
 
 /// A list or mapping being read.

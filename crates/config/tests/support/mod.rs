@@ -20,6 +20,11 @@ impl Tree {
         Tree { folder }
     }
 
+    #[allow(dead_code)] // not every test that includes this file needs it
+    pub fn path(&self) -> &std::path::Path {
+        self.folder.path()
+    }
+
     /// Composes `default.yaml`; no environment variables are set.
     pub fn composer(&self) -> Composer {
         Composer::new("default")
