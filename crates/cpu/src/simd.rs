@@ -149,12 +149,16 @@ pub(crate) fn sum_lanes(lanes: [f32; LANES]) -> f32 {
 pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
     const WIDE: usize = 4 * LANES;
     let mut wide = [0.0; WIDE];
-    for (a, b) in a.chunks(WIDE).zip(b.chunks(WIDE)) {
-        // A loop of unknown length, as the last piece is shorter: the compiler makes vectors of it, whereas it
-        // unrolls loops of known length into scalars.
-        for ((sum, a), b) in wide.iter_mut().zip(a).zip(b) {
-            *sum = a.mul_add(*b, *sum);
+    let (a_whole, a_rest) = a.as_chunks::<WIDE>();
+    let (b_whole, b_rest) = b.as_chunks::<WIDE>();
+    for (a, b) in a_whole.iter().zip(b_whole) {
+        // One flat loop: over nested arrays of lanes the compiler makes scalars of it.
+        for i in 0..WIDE {
+            wide[i] = a[i].mul_add(b[i], wide[i]);
         }
+    }
+    for ((sum, a), b) in wide.iter_mut().zip(a_rest).zip(b_rest) {
+        *sum = a.mul_add(*b, *sum);
     }
     sum_lanes(std::array::from_fn(|i| {
         (wide[i] + wide[i + LANES]) + (wide[i + 2 * LANES] + wide[i + 3 * LANES])
