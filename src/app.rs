@@ -87,6 +87,7 @@ impl App {
                         groups: composer.groups(),
                         plugins: self.plugins,
                         composition,
+                        arguments: args.raw,
                     }),
                 }
             }

@@ -29,6 +29,8 @@ pub(crate) struct Args {
     pub(crate) config_path: Option<PathBuf>,
     pub(crate) config_dir: Option<PathBuf>,
     pub(crate) overrides: Vec<String>,
+    /// All arguments, as given.
+    pub(crate) raw: Vec<String>,
     help: bool,
     version: bool,
 }
@@ -203,13 +205,18 @@ const FLAGS: &[Flag] = &[
 
 /// Reads the arguments after the program's name.
 pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Request, UsageError> {
-    let mut args = args
-        .into_iter()
-        .map(|arg| arg.into_string().map_err(UsageError::NotUtf8));
-    let mut parsed = Args::default();
+    let args = args.into_iter().map(OsString::into_string);
+    let raw: Vec<_> = args
+        .collect::<Result<_, _>>()
+        .map_err(UsageError::NotUtf8)?;
+    let mut args = raw.clone().into_iter();
+    let mut parsed = Args {
+        raw,
+        ..Args::default()
+    };
     let mut command = None;
     let mut flags_ended = false;
-    while let Some(arg) = args.next().transpose()? {
+    while let Some(arg) = args.next() {
         if flags_ended || !is_flag(&arg) {
             match command_named(&arg)? {
                 Some(found) if command.is_none() => command = Some(found),
@@ -224,7 +231,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Request,
             };
             let flag = flag_named(name)?;
             if flag.value.is_some() && value.is_none() {
-                value = args.next().transpose()?;
+                value = args.next();
             }
             flag.apply(&mut parsed, name, value)?;
         }

@@ -15,6 +15,7 @@ mod app;
 mod cli;
 mod commands;
 mod configs;
+mod ending;
 mod failure;
 mod out;
 mod plugins;

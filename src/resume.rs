@@ -94,11 +94,10 @@ pub(crate) enum ResumeError {
     Checkpoint(#[from] tt_checkpoint::Error),
     #[error("resume={path}: found neither a checkpoint nor a run folder with one there")]
     NothingThere { path: PathBuf },
-    #[error("cannot clear {path} for a new start")]
-    Clear {
-        path: PathBuf,
-        source: std::io::Error,
-    },
+    #[error(
+        "resume={path} lies inside hydra.run.dir; to branch off from it, name another hydra.run.dir"
+    )]
+    InsideRunDir { path: PathBuf },
 }
 
 /// Decides where to work and locks that folder.
@@ -168,11 +167,18 @@ fn from_path(path: &Path, wanted: &Wanted) -> Result<Start, ResumeError> {
     let nothing_there = || ResumeError::NothingThere {
         path: path.to_owned(),
     };
-    if run_dir::checkpoints(path).is_dir() && !wanted.is_given() {
+    let is_run = run_dir::checkpoints(path).is_dir();
+    let is_same = is_inside(path, wanted.run_dir) && is_inside(wanted.run_dir, path);
+    if is_run && (is_same || !wanted.is_given()) {
         let start = continued(RunDir::open(path)?, wanted, "resume names it")?;
         return start.ok_or_else(nothing_there);
     }
-    let (checkpoint, mut notes) = if run_dir::checkpoints(path).is_dir() {
+    // Its later checkpoints would be taken for the continuation's.
+    if is_inside(path, wanted.run_dir) {
+        let path = path.to_owned();
+        return Err(ResumeError::InsideRunDir { path });
+    }
+    let (checkpoint, mut notes) = if is_run {
         let latest = tt_checkpoint::latest(&run_dir::checkpoints(path))?;
         let notes = damage(&latest);
         (latest.checkpoint.ok_or_else(nothing_there)?, notes)
@@ -212,13 +218,18 @@ fn continued(run_dir: RunDir, wanted: &Wanted, why: &str) -> Result<Option<Start
             notes.push(format!("config changed since: {difference}"));
         }
     }
-    // The run is unfinished again.
-    clear(&run_dir.path().join("summary.json"))?;
     Ok(Some(Start {
         run_dir,
         checkpoint: Some(checkpoint),
         notes,
     }))
+}
+
+fn is_inside(path: &Path, folder: &Path) -> bool {
+    match (path.canonicalize(), folder.canonicalize()) {
+        (Ok(path), Ok(folder)) => path.starts_with(folder),
+        _ => false, // what does not exist holds nothing
+    }
 }
 
 /// A folder without an earlier run in it.
@@ -241,16 +252,6 @@ fn fresh(wanted: &Wanted) -> Result<Start, ResumeError> {
         checkpoint: None,
         notes,
     })
-}
-
-fn clear(path: &Path) -> Result<(), ResumeError> {
-    match fs::remove_file(path) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(ResumeError::Clear {
-            path: path.to_owned(),
-            source: e,
-        }),
-        _ => Ok(()),
-    }
 }
 
 /// Unfinished runs of the same config, newest first: their folders are named for the time they started.
@@ -502,7 +503,26 @@ mod tests {
                 .iter()
                 .any(|note| note.contains("trainer.max_steps: 3 -> 5"))
         );
-        assert!(!run.join("summary.json").exists());
+    }
+
+    #[test]
+    fn a_run_named_both_to_resume_and_to_work_in_goes_on_there() {
+        let root = tempfile::tempdir().unwrap();
+        let config = json!({});
+        let run = leave_run(root.path(), "2026-01-01/00-00-00", &config, Some(3));
+        let decide_from = |path: &Path| {
+            let wanted = Wanted {
+                run_dir: &run,
+                folders_by_clock: 0,
+                config: &config,
+            };
+            decide(&Resume::From(path.to_owned()), &wanted)
+        };
+        let start = started(decide_from(&run).unwrap());
+        assert_eq!(start.run_dir.path(), run);
+        drop(start);
+        let error = decide_from(&run.join("checkpoints/step-00000003")).unwrap_err();
+        assert!(matches!(error, ResumeError::InsideRunDir { .. }), "{error}");
     }
 
     #[test]

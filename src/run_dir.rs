@@ -16,6 +16,9 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
+/// How a run ended: there only once it has.
+pub(crate) const SUMMARY: &str = "summary.json";
+
 /// A run folder that this process holds.
 #[derive(Debug)]
 pub(crate) struct RunDir {
@@ -29,7 +32,7 @@ pub(crate) enum RunDirError {
         "run folder {path} is in use by process {holder}; wait for it, or choose another with hydra.run.dir=..."
     )]
     InUse { path: PathBuf, holder: String },
-    #[error("cannot use {path} as a run folder")]
+    #[error("cannot use {path} in a run folder")]
     Io { path: PathBuf, source: io::Error },
 }
 
@@ -114,6 +117,17 @@ impl RunDir {
         self.path.join("metrics.jsonl").exists() || self.checkpoints().exists()
     }
 
+    /// Makes the run count as unfinished, if it has finished before.
+    pub(crate) fn reopen(&self) -> Result<(), RunDirError> {
+        let path = self.path.join(SUMMARY);
+        match fs::remove_file(&path) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                Err(RunDirError::Io { path, source })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Writes a file of the run, by way of a rename: a run killed here leaves it whole or absent.
     pub(crate) fn write(&self, name: &str, content: &str) -> Result<(), RunDirError> {
         let path = self.path.join(name);
@@ -137,7 +151,7 @@ pub(crate) fn checkpoints(folder: &Path) -> PathBuf {
 
 /// A run has finished once it has a summary.
 pub(crate) fn is_finished(folder: &Path) -> bool {
-    folder.join("summary.json").exists()
+    folder.join(SUMMARY).exists()
 }
 
 fn with_suffix(path: &Path, suffix: &str) -> PathBuf {

@@ -122,6 +122,7 @@ impl Setup {
             composition,
             plugins,
             groups,
+            ..
         } = invocation;
         let mut problems = Problems::default();
         let config = problems.take(composition.extract::<AppConfig>(""));
@@ -342,6 +343,7 @@ mod tests {
         let invocation = Invocation {
             groups: composer.groups(),
             plugins: Plugins::built_in(),
+            arguments: Vec::new(),
             composition,
         };
         Setup::read(&invocation).map_err(|e| e.to_string())

@@ -17,6 +17,8 @@ pub(crate) struct Invocation {
     pub(crate) composition: Composition,
     pub(crate) plugins: Plugins,
     pub(crate) groups: Groups,
+    /// As the user gave them.
+    pub(crate) arguments: Vec<String>,
 }
 
 /// A subcommand.

@@ -4,14 +4,14 @@ use std::process::ExitCode;
 
 use serde_json::Value as Json;
 use tt_checkpoint::Checkpoint;
-use tt_collators::Baselines;
 use tt_config::{Composition, Missing, Node, Value};
-use tt_metrics::{Console, Jsonl, Metrics, Scalars, Summary};
+use tt_metrics::{Console, Jsonl, Metrics};
 use tt_nn::ParamTree;
 use tt_tensor::{Device, Seed};
-use tt_trainers::{Ending, Outcome, StopFlag, TrainJob, load_params};
+use tt_trainers::{Ending, StopFlag, TrainJob, load_params};
 
 use crate::commands::Invocation;
+use crate::ending::conclude;
 use crate::failure::Failure;
 use crate::out;
 use crate::resume::{self, Decision, RESOLVED_CONFIG, Resume, Start, Wanted};
@@ -22,7 +22,7 @@ use crate::signals::StopSignal;
 pub(crate) fn run(mut invocation: Invocation) -> Result<ExitCode, Failure> {
     let setup = Setup::read(&invocation)?;
     let is_debug = setup.config.debug;
-    train(&mut invocation.composition, setup).inspect_err(|failure| {
+    train(&mut invocation.composition, setup, &invocation.arguments).inspect_err(|failure| {
         if let (true, Some(error)) = (is_debug, failure.error()) {
             eprintln!("{error:?}");
         }
@@ -30,7 +30,11 @@ pub(crate) fn run(mut invocation: Invocation) -> Result<ExitCode, Failure> {
 }
 
 /// Everything that may be wrong with the request comes before the first file is written.
-fn train(composition: &mut Composition, setup: Setup) -> Result<ExitCode, Failure> {
+fn train(
+    composition: &mut Composition,
+    setup: Setup,
+    arguments: &[String],
+) -> Result<ExitCode, Failure> {
     start_threads(setup.config.device.threads)?;
     let stop = StopFlag::default();
     let signal = StopSignal::install(stop.clone()).map_err(Failure::run)?;
@@ -51,7 +55,6 @@ fn train(composition: &mut Composition, setup: Setup) -> Result<ExitCode, Failur
             return Ok(ExitCode::SUCCESS);
         }
     };
-    record(composition, &run_dir)?;
     notes.iter().for_each(out::line);
 
     let Setup {
@@ -75,6 +78,8 @@ fn train(composition: &mut Composition, setup: Setup) -> Result<ExitCode, Failur
             ParamTree::init(&model.params(), seed, device).map_err(Failure::run)?
         }
     };
+    // A checkpoint that does not fit has been refused by now: an earlier run's record is still what it was.
+    record(composition, &run_dir)?;
     out::line(format!(
         "{:.2} M parameters; baselines on validation: unigram {:.4}, bigram {:.4} nats/token",
         params.elem_count() as f64 / 1e6,
@@ -108,7 +113,7 @@ fn train(composition: &mut Composition, setup: Setup) -> Result<ExitCode, Failur
         stop,
     })
     .map_err(classify)?;
-    conclude(&outcome, &baselines, &run_dir, composition)?;
+    conclude(&outcome, &baselines, &run_dir, arguments).map_err(Failure::run)?;
     Ok(match outcome.ending {
         Ending::Finished => ExitCode::SUCCESS,
         Ending::Stopped => ExitCode::from(signal.exit_code()),
@@ -137,6 +142,7 @@ fn record(composition: &mut Composition, run_dir: &RunDir) -> Result<(), Failure
         .map(|text| Node::built_in(Value::Str((*text).to_owned())));
     let overrides = Node::built_in(Value::List(overrides.collect()));
     let resolved = composition.resolve(Missing::Keep)?.to_json();
+    run_dir.reopen().map_err(Failure::run)?;
     for (name, content) in [
         (".hydra/config.yaml", composition.job().to_yaml()),
         (".hydra/hydra.yaml", composition.hydra().to_yaml()),
@@ -186,56 +192,4 @@ fn classify(error: tt_trainers::Error) -> Failure {
         Error::Config { .. } | Error::State(_) | Error::Weights(_) => Failure::request(error),
         _ => Failure::run(error),
     }
-}
-
-/// Says how the run ended, on screen and, if it is finished, in `summary.json`.
-fn conclude(
-    outcome: &Outcome,
-    baselines: &Baselines,
-    run_dir: &RunDir,
-    composition: &Composition,
-) -> Result<(), Failure> {
-    let command = format!("tpu-train {}", composition.overrides().join(" "));
-    let Some(loss) = outcome.final_val_loss else {
-        out::line(format!("stopped after step {}", outcome.step));
-        out::line(format!("checkpoint  {}", outcome.checkpoint.display()));
-        out::line(format!("continue    the same command: {command}"));
-        return Ok(());
-    };
-    let summary = Summary {
-        final_val_loss: Some(loss),
-        unigram_nats: Some(baselines.unigram_nats),
-        checkpoint: Some(outcome.checkpoint.clone()),
-        tokens_per_second: Some(outcome.tokens_per_second),
-        peak_rss_bytes: tt_metrics::peak_rss_bytes(),
-        scalars: Scalars::from([("bigram_nats".to_owned(), baselines.bigram_nats.into())]),
-    };
-    let path = run_dir.path().join("summary.json");
-    summary.write(&path).map_err(Failure::run)?;
-
-    for continuation in &outcome.continuations {
-        out::line(format!("{continuation}\n"));
-    }
-    let against = |nats: f64| match 100.0 * (1.0 - f64::from(loss) / nats) {
-        under if under >= 0.0 => format!("{under:.0} % under"),
-        over => format!("{:.0} % over", -over),
-    };
-    out::line(format!(
-        "loss        {loss:.4} nats/token on validation: {} unigram {:.4}, {} bigram {:.4}",
-        against(baselines.unigram_nats),
-        baselines.unigram_nats,
-        against(baselines.bigram_nats),
-        baselines.bigram_nats
-    ));
-    out::line(format!(
-        "speed       {:.0} tokens/s",
-        outcome.tokens_per_second
-    ));
-    out::line(format!("checkpoint  {}", outcome.checkpoint.display()));
-    out::line(format!(
-        "continue    {command} resume={} trainer.max_steps={}",
-        run_dir.path().display(),
-        2 * outcome.step
-    ));
-    Ok(())
 }

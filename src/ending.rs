@@ -1,0 +1,179 @@
+//! How a run ended: `summary.json` and the last lines on screen.
+
+use std::fmt::Write;
+
+use tt_collators::Baselines;
+use tt_metrics::{Scalars, Summary};
+use tt_trainers::Outcome;
+
+use crate::out;
+use crate::run_dir::{RunDir, SUMMARY};
+
+/// Writes the summary, unless the run was stopped, and prints what the user wants to know.
+pub(crate) fn conclude(
+    outcome: &Outcome,
+    baselines: &Baselines,
+    run_dir: &RunDir,
+    arguments: &[String],
+) -> tt_metrics::Result<()> {
+    if let Some(loss) = outcome.final_val_loss {
+        let summary = Summary {
+            final_val_loss: Some(loss),
+            unigram_nats: Some(baselines.unigram_nats),
+            checkpoint: Some(outcome.checkpoint.clone()),
+            tokens_per_second: Some(outcome.tokens_per_second),
+            peak_rss_bytes: tt_metrics::peak_rss_bytes(),
+            scalars: Scalars::from([("bigram_nats".to_owned(), baselines.bigram_nats.into())]),
+        };
+        summary.write(&run_dir.path().join(SUMMARY))?;
+    }
+    out::text(report(outcome, baselines, run_dir, arguments));
+    Ok(())
+}
+
+fn report(
+    outcome: &Outcome,
+    baselines: &Baselines,
+    run_dir: &RunDir,
+    arguments: &[String],
+) -> String {
+    let mut text = String::new();
+    let mut row = |name: &str, value: String| {
+        writeln!(text, "{name:<12}{value}").expect("into a string");
+    };
+    for continuation in &outcome.continuations {
+        row("sample", format!("{continuation}\n"));
+    }
+    match outcome.final_val_loss {
+        Some(loss) => row("loss", loss_against(f64::from(loss), baselines)),
+        None => row("stopped", format!("after step {}", outcome.step)),
+    }
+    row(
+        "speed",
+        format!("{:.0} tokens/s", outcome.tokens_per_second),
+    );
+    row("checkpoint", outcome.checkpoint.display().to_string());
+    let again = match outcome.final_val_loss {
+        Some(_) => extended(arguments, run_dir, 2 * outcome.step),
+        // `resume=auto` finds the run, as any other value would not.
+        None => command_line(&without(arguments, &["resume="])),
+    };
+    row("continue", again);
+    text
+}
+
+fn loss_against(loss: f64, baselines: &Baselines) -> String {
+    let against = |name: &str, nats: f64| {
+        let percent = 100.0 * (1.0 - loss / nats);
+        let side = if percent < 0.0 { "over" } else { "under" };
+        format!("{:.0} % {side} {name} {nats:.4}", percent.abs())
+    };
+    format!(
+        "{loss:.4} nats/token on validation: {}, {}",
+        against("unigram", baselines.unigram_nats),
+        against("bigram", baselines.bigram_nats)
+    )
+}
+
+/// The command that goes on with this finished run up to `max_steps`.
+fn extended(arguments: &[String], run_dir: &RunDir, max_steps: u64) -> String {
+    let mut arguments = without(arguments, &["resume=", "trainer.max_steps="]);
+    arguments.push(format!("resume={}", run_dir.path().display()));
+    arguments.push(format!("trainer.max_steps={max_steps}"));
+    command_line(&arguments)
+}
+
+fn without(arguments: &[String], keys: &[&str]) -> Vec<String> {
+    let is_kept = |argument: &&String| !keys.iter().any(|key| argument.starts_with(key));
+    arguments.iter().filter(is_kept).cloned().collect()
+}
+
+/// The command line, quoted for a shell.
+fn command_line(arguments: &[String]) -> String {
+    let mut line = String::from("tpu-train");
+    for argument in arguments {
+        let is_plain = |c: char| c.is_alphanumeric() || "+-~_=.,:/@%".contains(c);
+        if argument.chars().all(is_plain) && !argument.is_empty() && !argument.starts_with('~') {
+            write!(line, " {argument}").expect("into a string");
+        } else {
+            write!(line, " '{}'", argument.replace('\'', r"'\''")).expect("into a string");
+        }
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use tt_trainers::Ending;
+
+    use super::*;
+
+    fn strings(arguments: &[&str]) -> Vec<String> {
+        arguments.iter().map(|&argument| argument.into()).collect()
+    }
+
+    fn report_of(final_val_loss: Option<f32>) -> String {
+        let root = tempfile::tempdir().unwrap();
+        let run_dir = RunDir::open(&root.path().join("run")).unwrap();
+        let outcome = Outcome {
+            ending: match final_val_loss {
+                Some(_) => Ending::Finished,
+                None => Ending::Stopped,
+            },
+            step: 10,
+            final_val_loss,
+            checkpoint: PathBuf::from("run/checkpoints/step-00000010"),
+            tokens_per_second: 1234.5,
+            continuations: Vec::new(),
+        };
+        let baselines = Baselines {
+            unigram_nats: 5.0,
+            bigram_nats: 2.0,
+        };
+        let arguments = strings(&["+model=qwen2", "trainer.max_steps=10", "resume=none"]);
+        let report = report(&outcome, &baselines, &run_dir, &arguments);
+        report.replace(&root.path().display().to_string(), "")
+    }
+
+    #[test]
+    fn a_finished_run_tells_loss_speed_checkpoint_and_how_to_continue() {
+        assert_eq!(
+            report_of(Some(2.5)),
+            "\
+loss        2.5000 nats/token on validation: 50 % under unigram 5.0000, 25 % over bigram 2.0000
+speed       1234 tokens/s
+checkpoint  run/checkpoints/step-00000010
+continue    tpu-train +model=qwen2 resume=/run trainer.max_steps=20
+"
+        );
+    }
+
+    #[test]
+    fn a_stopped_run_is_continued_by_the_same_command() {
+        assert_eq!(
+            report_of(None),
+            "\
+stopped     after step 10
+speed       1234 tokens/s
+checkpoint  run/checkpoints/step-00000010
+continue    tpu-train +model=qwen2 trainer.max_steps=10
+"
+        );
+    }
+
+    #[test]
+    fn arguments_are_quoted_for_a_shell() {
+        assert_eq!(
+            command_line(&strings(&[
+                "data.path=a b/*.txt",
+                "lr=5e-5",
+                "~x",
+                "name='a'",
+                ""
+            ])),
+            r"tpu-train 'data.path=a b/*.txt' lr=5e-5 '~x' 'name='\''a'\''' ''"
+        );
+    }
+}
