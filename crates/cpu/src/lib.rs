@@ -5,7 +5,7 @@
 //! of the current rayon pool, with the vector instructions of this machine ([`isa`]). Results are the same bits
 //! for any number of threads, and a call whose buffers are in the [`pool`] allocates nothing large.
 //!
-//! Each operation has a plain definition in [`reference`], which the tests compare every kernel with.
+//! Each operation has a plain definition in [`mod@reference`], which the tests compare every kernel with.
 //!
 //! ```
 //! use candle_core::{CpuStorage, DType, Layout};
