@@ -84,10 +84,12 @@ pub struct Outcome {
 pub fn run(job: TrainJob) -> Result<Outcome> {
     let mut run = Run::start(job)?;
     while !run.is_done() {
+        // Waiting for data is part of a step: slow data must show in the tokens per second.
+        let started = Instant::now();
         let Some(batches) = run.next_batches()? else {
             break;
         };
-        run.step(batches)?;
+        run.step(batches, started)?;
         run.look()?;
         if run.stop.is_requested() {
             break;
@@ -203,8 +205,7 @@ impl Run {
         Ok((!self.exhausted).then_some(batches))
     }
 
-    fn step(&mut self, mut batches: Vec<Batch>) -> Result<()> {
-        let started = Instant::now();
+    fn step(&mut self, mut batches: Vec<Batch>, started: Instant) -> Result<()> {
         let output = self.trainer.train_step(&mut self.training, &batches)?;
         let numbers = output.read()?;
         let elapsed = started.elapsed();

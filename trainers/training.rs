@@ -112,11 +112,7 @@ impl Training {
                 step: self.step + 1,
             });
         }
-        let gradients = Counted {
-            inner: self.gradients(),
-            left: count,
-        };
-        let squares = fused::sum_squares(self.device, gradients)?;
+        let squares = fused::sum_squares(self.device, count, self.gradients())?;
         let (grad_scale, grad_norm) =
             fused::clip_scale(&squares, &totals.weight, self.max_grad_norm)?;
         let lr = self.optimizer.lr() * self.schedule.factor(self.step);
@@ -133,27 +129,6 @@ impl Training {
         self.params.iter().filter_map(|(_, p)| p.grad())
     }
 }
-
-/// An iterator whose length was counted beforehand, which spares a vector of tensors every step.
-struct Counted<I> {
-    inner: I,
-    left: usize,
-}
-
-impl<I: Iterator> Iterator for Counted<I> {
-    type Item = I::Item;
-
-    fn next(&mut self) -> Option<I::Item> {
-        self.left = self.left.saturating_sub(1);
-        self.inner.next()
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        (self.left, Some(self.left))
-    }
-}
-
-impl<I: Iterator> ExactSizeIterator for Counted<I> {}
 
 impl Totals {
     fn plus(self, part: Loss) -> Result<Self> {

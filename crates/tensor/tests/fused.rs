@@ -253,7 +253,7 @@ on_each_device! {
 on_each_device! {
     fn clip_scale_is_pytorchs_coefficient_over_the_weight(device) {
         let gradients = [vec![3.0f32, 4.0], vec![12.0]].map(|g| Tensor::from_slice(&g, g.len(), device).unwrap());
-        let squares = fused::sum_squares(device, gradients.into_iter()).unwrap();
+        let squares = fused::sum_squares(device, 2, gradients.into_iter()).unwrap();
         assert_eq!(squares.to_vec::<f32>().unwrap(), [25.0, 144.0]);
         let weight = Tensor::full(2.0, (), device).unwrap();
         let scalar = |tensor: &Tensor| tensor.to_vec::<f32>().unwrap()[0];

@@ -10,14 +10,17 @@ use crate::error::Result;
 use crate::fused::{dense, expect_shape};
 use crate::tensor::Tensor;
 
-/// Sums of squares of tensors, one for each: f32 `[tensors.len()]`.
+/// Sums of squares of the first `count` tensors, one for each: f32 `[count]`. Missing ones count as 0.
+///
+/// An iterator, because a vector of a model's gradients would be the step's one large allocation.
 pub fn sum_squares(
     device: Device,
-    tensors: impl ExactSizeIterator<Item = Tensor>,
+    count: usize,
+    tensors: impl Iterator<Item = Tensor>,
 ) -> Result<Tensor> {
-    let count = tensors.len();
     let mut out = device.alloc(DType::F32, count);
-    for (slot, tensor) in tensors.enumerate() {
+    on_device!(device, S, out.of::<S>()?.fill(count, 0.0)?);
+    for (slot, tensor) in tensors.take(count).enumerate() {
         let tensor = dense("sum_squares", &tensor)?;
         on_device!(device, S, {
             S::sum_squares_into(tensor.read().view()?, out.of::<S>()?, slot)?

@@ -1,0 +1,144 @@
+//! Modules from outside: paths, hooks, initial values, what is refused.
+
+use std::sync::{Arc, Mutex};
+
+use tt_nn::{
+    AttentionShape, Embedding, Forward, GatedMlp, Hooks, Init, KvCache, Linear, ModulePath,
+    ParamSpec, ParamTree, Positions, Rope, SelfAttention,
+};
+use tt_tensor::{Seed, Tape, Tensor};
+use tt_testkit::{on_each_device, relative_l2};
+
+fn path(name: &str) -> ModulePath {
+    ModulePath::root().join(name)
+}
+
+fn positions(rows: usize, start: u32, len: usize, device: tt_tensor::Device) -> Positions {
+    let ids: Vec<u32> = (0..rows).flat_map(|_| start..start + len as u32).collect();
+    Positions {
+        position_ids: Tensor::from_slice(&ids, (rows, len), device).unwrap(),
+        bound: start as usize + len,
+        segment_ids: None,
+    }
+}
+
+on_each_device! {
+    fn initial_values_depend_on_seed_and_path_only(device) {
+        let (a, b) = (Linear::new(path("a"), 8, 4), Linear::new(path("b"), 8, 4));
+        let mut both = a.params();
+        both.extend(b.params());
+        let value = |params: &ParamTree, name: &str| params.get(name).unwrap().value().to_vec::<f32>().unwrap();
+        let alone = ParamTree::init(&b.params(), Seed::new(5), device).unwrap();
+        let together = ParamTree::init(&both, Seed::new(5), device).unwrap();
+        assert_eq!(value(&alone, "b.weight"), value(&together, "b.weight"));
+        assert_ne!(value(&together, "a.weight"), value(&together, "b.weight"));
+        let other = ParamTree::init(&both, Seed::new(6), device).unwrap();
+        assert_ne!(value(&other, "a.weight"), value(&together, "a.weight"));
+    }
+}
+
+on_each_device! {
+    fn linear_weights_are_normal_with_the_given_deviation(device) {
+        let linear = Linear::new(path("w"), 300, 200).with_std(0.05).with_bias();
+        let params = ParamTree::init(&linear.params(), Seed::new(1), device).unwrap();
+        let values = params.get("w.weight").unwrap().value().to_vec::<f32>().unwrap();
+        let mean = values.iter().sum::<f32>() / values.len() as f32;
+        let square = values.iter().map(|x| x * x).sum::<f32>() / values.len() as f32;
+        assert!(mean.abs() < 1e-3 && (square.sqrt() - 0.05).abs() < 1e-3, "{mean} {square}");
+        let bias = params.get("w.bias").unwrap().value().to_vec::<f32>().unwrap();
+        assert!(bias.iter().all(|b| *b == 0.0));
+    }
+}
+
+#[derive(Default)]
+struct Log(Mutex<Vec<String>>);
+
+impl Log {
+    fn note(&self, event: &str, module: &ModulePath) {
+        self.0.lock().unwrap().push(format!("{event} {module}"));
+    }
+}
+
+impl Hooks for Log {
+    fn enter_forward(&self, module: &ModulePath) -> tt_nn::Result<()> {
+        self.note("forward>", module);
+        Ok(())
+    }
+    fn exit_forward(&self, module: &ModulePath, _output: &Tensor) -> tt_nn::Result<()> {
+        self.note("forward<", module);
+        Ok(())
+    }
+    fn enter_backward(&self, module: &ModulePath) -> tt_tensor::Result<()> {
+        self.note("backward>", module);
+        Ok(())
+    }
+    fn exit_backward(&self, module: &ModulePath) -> tt_tensor::Result<()> {
+        self.note("backward<", module);
+        Ok(())
+    }
+}
+
+on_each_device! {
+    fn hooks_enter_modules_in_order_and_backward_in_reverse(device) {
+        let mlp = GatedMlp::new(path("mlp"), 4, 8, 0.5);
+        let params = ParamTree::init(&mlp.params(), Seed::new(1), device).unwrap();
+        let (tape, log) = (Tape::new(), Arc::new(Log::default()));
+        let fwd = Forward::training(&params, &tape, Seed::new(0)).with_hooks(log.clone());
+        let y = mlp.forward(&fwd, &Tensor::ones((2, 4), device).unwrap()).unwrap();
+        tape.backward(&y.sum_all().unwrap()).unwrap();
+        let modules = ["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"];
+        let mut expected = vec!["forward> mlp".to_owned()];
+        for module in modules {
+            expected.extend([format!("forward> {module}"), format!("forward< {module}")]);
+        }
+        expected.extend(["forward< mlp".to_owned(), "backward> mlp".to_owned()]);
+        for module in modules.iter().rev() {
+            expected.extend([format!("backward> {module}"), format!("backward< {module}")]);
+        }
+        expected.push("backward< mlp".to_owned());
+        assert_eq!(*log.0.lock().unwrap(), expected);
+    }
+}
+
+on_each_device! {
+    fn attention_with_a_cache_continues_attention_without(device) {
+        let shape = AttentionShape {
+            hidden: 32, heads: 4, kv_heads: 2, head_dim: 8, qkv_bias: true, window: None, init_std: 0.3,
+        };
+        let attention = SelfAttention::new(path("self_attn"), &shape);
+        let params = ParamTree::init(&attention.params(), Seed::new(2), device).unwrap();
+        let (fwd, rope) = (Forward::inference(&params), Rope::new(8, 10_000.0, 64));
+        let x = Tensor::randn(0.0, 1.0, (2, 9, 32), Seed::new(3), device).unwrap();
+        let whole = attention.forward(&fwd, &x, &rope, &positions(2, 0, 9, device), None).unwrap();
+        let mut cache = KvCache::new();
+        let mut parts = Vec::new();
+        for (start, len) in [(0, 5), (5, 1), (6, 3)] {
+            let part = x.narrow(1, start, len).unwrap();
+            let at = positions(2, start as u32, len, device);
+            parts.push(attention.forward(&fwd, &part, &rope, &at, Some((&mut cache, 0))).unwrap());
+        }
+        assert_eq!(cache.len(), 9);
+        let parts = Tensor::cat(&parts, 1).unwrap().to_vec::<f32>().unwrap();
+        assert!(relative_l2(&parts, &whole.to_vec::<f32>().unwrap()) < 1e-5);
+    }
+}
+
+on_each_device! {
+    fn what_does_not_fit_is_refused_with_its_path(device) {
+        let embedding = Embedding::new(path("embed"), 3, 2, 0.02);
+        let mut specs = embedding.params();
+        let wrong = ParamTree::build(&specs, |_| Ok(Tensor::zeros((2, 3), device)?));
+        let message = wrong.err().unwrap().to_string();
+        assert!(message.contains("embed.weight") && message.contains("[2, 3]"), "{message}");
+        specs.push(ParamSpec { path: "embed.weight".into(), shape: vec![1], init: Init::Ones, decays: false });
+        let message = ParamTree::init(&specs, Seed::new(0), device).err().unwrap().to_string();
+        assert!(message.contains("two parameters"), "{message}");
+        specs.pop();
+        let params = ParamTree::init(&specs, Seed::new(0), device).unwrap();
+        let message = Forward::inference(&params).param(&path("embed"), "bias").unwrap_err().to_string();
+        assert!(message.contains("embed.bias"), "{message}");
+        let x = Tensor::ones((1, 9, 1, 4), device).unwrap();
+        let message = Rope::new(4, 10_000.0, 8).apply(&x, &positions(1, 0, 9, device)).unwrap_err().to_string();
+        assert!(message.contains('9') && message.contains('8'), "{message}");
+    }
+}
