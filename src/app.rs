@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use tt_collators::BuildCollator;
 use tt_config::Entry;
 use tt_models::BuildModel;
 use tt_optimizers::BuildOptimizer;
@@ -27,7 +28,7 @@ impl Default for App {
 }
 
 impl App {
-    /// With the built-in models, trainers and optimizers.
+    /// With the built-in models, trainers, optimizers and collators.
     pub fn new() -> Self {
         Self {
             plugins: Plugins::built_in(),
@@ -49,6 +50,12 @@ impl App {
     /// Adds an optimizer: what `trainer.optimizer.type` may name.
     pub fn with_optimizer(mut self, entry: Entry<BuildOptimizer>) -> Self {
         self.plugins.optimizers = self.plugins.optimizers.with(entry);
+        self
+    }
+
+    /// Adds a collator: what `data.collator.type` may name.
+    pub fn with_collator(mut self, entry: Entry<BuildCollator>) -> Self {
+        self.plugins.collators = self.plugins.collators.with(entry);
         self
     }
 

@@ -14,6 +14,7 @@
 mod app;
 mod cli;
 mod commands;
+mod config;
 mod configs;
 mod ending;
 mod failure;

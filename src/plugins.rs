@@ -2,6 +2,7 @@
 
 use anyhow::Context;
 use serde_json::Value;
+use tt_collators::BuildCollator;
 use tt_config::{Entry, Table};
 use tt_models::BuildModel;
 use tt_optimizers::BuildOptimizer;
@@ -12,6 +13,7 @@ pub(crate) struct Plugins {
     pub(crate) models: Table<BuildModel>,
     pub(crate) trainers: Table<BuildTrainer>,
     pub(crate) optimizers: Table<BuildOptimizer>,
+    pub(crate) collators: Table<BuildCollator>,
 }
 
 impl Plugins {
@@ -20,6 +22,7 @@ impl Plugins {
             models: tt_models::TABLE,
             trainers: tt_trainers::TABLE,
             optimizers: tt_optimizers::TABLE,
+            collators: tt_collators::TABLE,
         }
     }
 

@@ -6,104 +6,19 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use schemars::JsonSchema;
-use serde::Deserialize;
-use serde_json::{Map, Value};
-use tt_collators::{Pipeline, PipelineOptions};
-use tt_config::{Composition, Diagnostic, Diagnostics};
-use tt_data::{DataConfig, DataError};
-use tt_metrics::LoggingConfig;
+use serde_json::Value;
+use tt_collators::{BuildCollator, Pipeline, PipelineOptions};
+use tt_config::{Composition, Diagnostic, Diagnostics, Table};
+use tt_data::{DATASETS, DataError};
 use tt_models::Model;
 use tt_optimizers::MakeOptimizer;
 use tt_trainers::{Trainer, TrainerConfig};
 
 use crate::commands::Invocation;
+pub(crate) use crate::config::AppConfig;
 use crate::configs::Groups;
-use crate::failure::Failure;
 use crate::plugins::Plugins;
 use crate::pretrained::Pretrained;
-
-/// The whole configuration of a run.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct AppConfig {
-    /// Peak learning rate, which the optimizer's config refers to. Kept here so that `lr=5e-5` sets it.
-    #[schemars(range(min = 0.0))]
-    #[expect(dead_code, reason = "read through the interpolation ${lr}")]
-    lr: f64,
-    /// Decides initial weights, the order of the data and dropout.
-    pub(crate) seed: u64,
-    /// Number format of matrix products.
-    #[expect(dead_code, reason = "there is one precision so far")]
-    precision: Precision,
-    /// `auto` continues an unfinished run of the same config, `none` starts afresh; else a run folder or a checkpoint.
-    pub(crate) resume: String,
-    /// Runs of one project are shown together by trackers.
-    #[serde(rename = "project")]
-    _project: String,
-    /// What to call the run.
-    #[serde(rename = "name")]
-    _name: Option<String>,
-    /// Anything worth remembering about the run.
-    #[serde(rename = "notes")]
-    _notes: Option<String>,
-    /// Prints errors in full, for a report of a bug.
-    pub(crate) debug: bool,
-    /// The model; its keys are those of its type.
-    #[serde(rename = "model")]
-    _model: Option<Map<String, Value>>,
-    /// How it is trained.
-    trainer: Option<TrainerConfig>,
-    /// What it is trained on.
-    pub(crate) data: DataConfig,
-    /// What is shown.
-    #[serde(default)]
-    pub(crate) logging: LoggingConfig,
-    /// What it runs on.
-    pub(crate) device: DeviceConfig,
-}
-
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-enum Precision {
-    /// Single precision throughout.
-    F32,
-}
-
-/// What a run computes on.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct DeviceConfig {
-    /// The kind of device.
-    #[serde(rename = "type")]
-    kind: DeviceKind,
-    /// Threads of the kernels; null: as `RAYON_NUM_THREADS` says, or one a core. Results are the same for any number.
-    #[schemars(range(min = 1))]
-    pub(crate) threads: Option<usize>,
-}
-
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-enum DeviceKind {
-    Cpu,
-}
-
-impl DeviceConfig {
-    pub(crate) fn device(&self) -> tt_tensor::Device {
-        match self.kind {
-            DeviceKind::Cpu => tt_tensor::Device::Cpu,
-        }
-    }
-}
-
-/// Makes the thread pool of the kernels, for the whole process.
-pub(crate) fn start_threads(threads: Option<usize>) -> Result<(), Failure> {
-    let Some(threads) = threads else {
-        return Ok(()); // rayon's own choice
-    };
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
-    pool.build_global().map_err(Failure::run)
-}
 
 /// A run, ready to be started.
 pub(crate) struct Setup {
@@ -111,6 +26,7 @@ pub(crate) struct Setup {
     pub(crate) model: Arc<dyn Model>,
     pub(crate) pretrained: Option<Pretrained>,
     pub(crate) trainer_config: TrainerConfig,
+    pub(crate) collators: Table<BuildCollator>,
     pub(crate) trainer: Box<dyn Trainer>,
     pub(crate) make_optimizer: MakeOptimizer,
 }
@@ -129,36 +45,31 @@ impl Setup {
         if config.is_some() {
             problems.take(require(&["model", "trainer"], composition, groups));
         }
+        for result in [
+            check_kwargs(composition, "data.dataset", "url", &DATASETS),
+            check_kwargs(composition, "data.collator", "type", &plugins.collators),
+        ] {
+            problems.take(result);
+        }
         // Without a group there is nothing more to say about it.
         let has = |group: &str| composition.get(group).is_some();
-        let mut parts = None;
-        if has("model") && has("trainer") {
-            let pretrained = problems.take(Pretrained::open(composition));
-            let model = pretrained.as_ref().and_then(|pretrained| {
-                let hf_config = pretrained.as_ref().and_then(Pretrained::config);
-                problems.take(build_model(composition, plugins, hf_config))
-            });
-            if let (Some(Some(pretrained)), Some(model)) = (&pretrained, &model) {
-                problems.take(pretrained.check(&**model, composition));
+        let parts = match has("model") && has("trainer") {
+            true => Parts::read(composition, plugins, &mut problems),
+            false => None,
+        };
+        match (config, parts) {
+            (Some(mut config), Some(parts)) if problems.found.is_empty() => {
+                let trainer_config = config.trainer.take().expect("required above");
+                Ok(Self {
+                    config,
+                    trainer_config,
+                    collators: plugins.collators.clone(),
+                    model: parts.model,
+                    pretrained: parts.pretrained,
+                    trainer: parts.trainer,
+                    make_optimizer: parts.make_optimizer,
+                })
             }
-            let trainer = problems.take(build_trainer(composition, plugins));
-            let make_optimizer = problems.take(build_optimizer(composition, plugins));
-            parts = pretrained.zip(model).zip(trainer.zip(make_optimizer));
-        }
-        let mut config = config.filter(|_| problems.found.is_empty());
-        let trainer_config = config.as_mut().and_then(|config| config.trainer.take());
-        match (config.zip(trainer_config), parts) {
-            (
-                Some((config, trainer_config)),
-                Some(((pretrained, model), (trainer, make_optimizer))),
-            ) => Ok(Self {
-                config,
-                model,
-                pretrained,
-                trainer_config,
-                trainer,
-                make_optimizer,
-            }),
             _ => Err(problems.found),
         }
     }
@@ -170,6 +81,7 @@ impl Setup {
             seed: self.config.seed,
             micro_batch_size: self.trainer_config.micro_batch_size,
             num_epochs: self.trainer_config.num_epochs,
+            collators: self.collators.clone(),
             ..PipelineOptions::default()
         };
         let data = Pipeline::open(&self.config.data, &options)
@@ -267,6 +179,52 @@ fn require(
     } else {
         Err(problems)
     }
+}
+
+/// What the groups `model` and `trainer` name.
+struct Parts {
+    model: Arc<dyn Model>,
+    pretrained: Option<Pretrained>,
+    trainer: Box<dyn Trainer>,
+    make_optimizer: MakeOptimizer,
+}
+
+impl Parts {
+    fn read(composition: &Composition, plugins: &Plugins, problems: &mut Problems) -> Option<Self> {
+        let trainer = problems.take(build_trainer(composition, plugins));
+        let make_optimizer = problems.take(build_optimizer(composition, plugins));
+        let pretrained = problems.take(Pretrained::open(composition))?;
+        let hf_config = pretrained.as_ref().and_then(Pretrained::config);
+        let model = problems.take(build_model(composition, plugins, hf_config))?;
+        if let Some(pretrained) = &pretrained {
+            problems.take(pretrained.check(&*model, composition));
+        }
+        Some(Self {
+            model,
+            pretrained,
+            trainer: trainer?,
+            make_optimizer: make_optimizer?,
+        })
+    }
+}
+
+/// Checks the options of what `group.name_key` chooses from `table`. It is built later, with the data.
+fn check_kwargs<B: Clone>(
+    composition: &Composition,
+    group: &str,
+    name_key: &str,
+    table: &Table<B>,
+) -> Result<(), Diagnostics> {
+    let chosen = composition.section(group).section(name_key);
+    let Some(node) = chosen.node() else {
+        return Ok(()); // the default, which takes its options as they are
+    };
+    let entry = table
+        .get(&chosen.text()?)
+        .map_err(|problem| problem.at(&node.origin))?;
+    let kwargs = composition.section(group).section("kwargs");
+    let kwargs = kwargs.describe(table.subject(entry));
+    kwargs.checked(&(entry.schema)()).map(drop)
 }
 
 fn build_model(
@@ -384,6 +342,8 @@ mod tests {
             "trainer.micro_batch_size=0",
             "trainer.optimizer.kwargs.weight_decay=-1",
             "+trainer.kwargs.z_los=1",
+            "+data.collator.kwargs.pack=true",
+            "data.dataset.kwargs.seed=a",
         ])
         .err()
         .expect("problems");
@@ -394,9 +354,11 @@ mod tests {
             "micro_batch_size",
             "weight_decay",
             "z_los",
+            "`pack`",
+            "data.dataset.kwargs.seed",
         ] {
             assert!(problems.contains(key), "{key} in:\n{problems}");
         }
-        assert_eq!(problems.matches("error: ").count(), 6, "{problems}");
+        assert_eq!(problems.matches("error: ").count(), 8, "{problems}");
     }
 }

@@ -15,11 +15,11 @@ use tt_models::Model;
 use tt_tensor::Seed;
 
 use crate::commands::Invocation;
+use crate::config::DeviceConfig;
 use crate::failure::Failure;
 use crate::out;
 use crate::plugins::Plugins;
 use crate::run_dir;
-use crate::setup::{DeviceConfig, start_threads};
 
 /// The root config of `generate`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -45,7 +45,7 @@ struct GenerateConfig {
 
 pub(crate) fn run(invocation: Invocation) -> Result<ExitCode, Failure> {
     let config: GenerateConfig = invocation.composition.extract("")?;
-    start_threads(config.device.threads)?;
+    config.device.start_threads()?;
     let folder = Path::new(&config.checkpoint);
     let latest = newest_checkpoint(folder).map_err(Failure::Request)?;
     let folder = latest.as_ref().map_or(folder, Checkpoint::dir);

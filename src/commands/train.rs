@@ -16,7 +16,7 @@ use crate::failure::Failure;
 use crate::out;
 use crate::resume::{self, Decision, RESOLVED_CONFIG, Resume, Start, Wanted};
 use crate::run_dir::RunDir;
-use crate::setup::{Setup, start_threads};
+use crate::setup::Setup;
 use crate::signals::StopSignal;
 
 pub(crate) fn run(mut invocation: Invocation) -> Result<ExitCode, Failure> {
@@ -35,7 +35,7 @@ fn train(
     setup: Setup,
     arguments: &[String],
 ) -> Result<ExitCode, Failure> {
-    start_threads(setup.config.device.threads)?;
+    setup.config.device.start_threads()?;
     let stop = StopFlag::default();
     let signal = StopSignal::install(stop.clone()).map_err(Failure::run)?;
     let data = setup.open_data(composition)?;
@@ -64,6 +64,7 @@ fn train(
         trainer_config,
         trainer,
         make_optimizer,
+        ..
     } = setup;
     let device = config.device.device();
     let params = match (&checkpoint, &pretrained) {

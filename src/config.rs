@@ -1,0 +1,94 @@
+//! The typed configuration: the root of `tpu-train`, and the group `device`.
+//!
+//! A field's comment is its documentation. The other groups have their types beside what they configure.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use tt_data::DataConfig;
+use tt_metrics::LoggingConfig;
+use tt_trainers::TrainerConfig;
+
+use crate::failure::Failure;
+
+/// The whole configuration of a run.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct AppConfig {
+    /// Peak learning rate, which the optimizer's config refers to. Kept here so that `lr=5e-5` sets it.
+    #[schemars(range(min = 0.0))]
+    #[expect(dead_code, reason = "read through the interpolation ${lr}")]
+    lr: f64,
+    /// Decides initial weights, the order of the data and dropout.
+    pub(crate) seed: u64,
+    /// Number format of matrix products.
+    #[expect(dead_code, reason = "there is one precision so far")]
+    precision: Precision,
+    /// `auto` continues an unfinished run of the same config, `none` starts afresh; else a run folder or a checkpoint.
+    pub(crate) resume: String,
+    /// Runs of one project are shown together by trackers.
+    #[serde(rename = "project")]
+    _project: String,
+    /// What to call the run.
+    #[serde(rename = "name")]
+    _name: Option<String>,
+    /// Anything worth remembering about the run.
+    #[serde(rename = "notes")]
+    _notes: Option<String>,
+    /// Prints errors in full, for a report of a bug.
+    pub(crate) debug: bool,
+    /// The model; its keys are those of its type.
+    #[serde(rename = "model")]
+    _model: Option<Map<String, Value>>,
+    /// How it is trained.
+    pub(crate) trainer: Option<TrainerConfig>,
+    /// What it is trained on.
+    pub(crate) data: DataConfig,
+    /// What is shown.
+    #[serde(default)]
+    pub(crate) logging: LoggingConfig,
+    /// What it runs on.
+    pub(crate) device: DeviceConfig,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum Precision {
+    /// Single precision throughout.
+    F32,
+}
+
+/// What a run computes on.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct DeviceConfig {
+    /// The kind of device.
+    #[serde(rename = "type")]
+    kind: DeviceKind,
+    /// Threads of the kernels; null: as `RAYON_NUM_THREADS` says, or one a core. Results are the same for any number.
+    #[schemars(range(min = 1))]
+    pub(crate) threads: Option<usize>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum DeviceKind {
+    Cpu,
+}
+
+impl DeviceConfig {
+    pub(crate) fn device(&self) -> tt_tensor::Device {
+        match self.kind {
+            DeviceKind::Cpu => tt_tensor::Device::Cpu,
+        }
+    }
+
+    /// Makes the thread pool of the kernels, for the whole process.
+    pub(crate) fn start_threads(&self) -> Result<(), Failure> {
+        let Some(threads) = self.threads else {
+            return Ok(()); // rayon's own choice
+        };
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
+        pool.build_global().map_err(Failure::run)
+    }
+}
