@@ -9,7 +9,7 @@ use crate::cli::Args;
 use crate::failure::Failure;
 
 /// The files under `configs/` at build time: (path inside it, text).
-const EMBEDDED: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/configs.rs"));
+pub(crate) const EMBEDDED: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/configs.rs"));
 
 /// The folder that is looked in if it exists.
 const DEFAULT_FOLDER: &str = "configs";

@@ -21,6 +21,8 @@ mod failure;
 mod out;
 mod plugins;
 mod pretrained;
+#[cfg(test)]
+mod reference;
 mod resume;
 mod run_dir;
 mod setup;

@@ -7,29 +7,32 @@ const USAGE: &str = "\
 usage: cargo xtask <chore>
 
 chores:
-  check    formatting, lints, tests and documentation links; stops at the first that fails";
+  check           formatting, lints, tests (also of generated docs) and documentation links;
+                  stops at the first that fails
+  docs            write what is generated: docs/configuration.md, docs/config.schema.json
+  docs --check    fail if they are not what would be written";
 
 /// What `check` runs, in order: quickest verdict first.
 const CHECKS: &[Check] = &[
     Check {
         name: "formatting",
         cargo: "fmt --all --check",
-        rustdocflags: None,
+        env: None,
     },
     Check {
         name: "lints",
         cargo: "clippy --workspace --all-targets -- -D warnings",
-        rustdocflags: None,
+        env: None,
     },
     Check {
         name: "tests",
         cargo: "test --workspace",
-        rustdocflags: None,
+        env: None,
     },
     Check {
         name: "documentation links",
         cargo: "doc --workspace --no-deps --document-private-items",
-        rustdocflags: Some("-D warnings"),
+        env: Some(("RUSTDOCFLAGS", "-D warnings")),
     },
 ];
 
@@ -37,13 +40,16 @@ struct Check {
     name: &'static str,
     /// The command line after `cargo`, split at spaces.
     cargo: &'static str,
-    rustdocflags: Option<&'static str>,
+    /// A variable to set.
+    env: Option<(&'static str, &'static str)>,
 }
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["check"] => check(),
+        ["check"] => run(CHECKS),
+        ["docs"] => run(&[docs(Some(("TT_WRITE_DOCS", "1")))]),
+        ["docs", "--check"] => run(&[docs(None)]),
         _ => {
             eprintln!("{USAGE}");
             ExitCode::from(2)
@@ -51,8 +57,18 @@ fn main() -> ExitCode {
     }
 }
 
-fn check() -> ExitCode {
-    for check in CHECKS {
+/// The generated docs are compared, or written, by a test of the library: it has all the types they come from, and
+/// `check` runs it among the other tests without another build.
+const fn docs(env: Option<(&'static str, &'static str)>) -> Check {
+    Check {
+        name: "generated docs",
+        cargo: "test --package tpu-train --lib --quiet -- reference::docs_are_current --exact",
+        env,
+    }
+}
+
+fn run(checks: &[Check]) -> ExitCode {
+    for check in checks {
         println!("== {}: cargo {}", check.name, check.cargo);
         let started = Instant::now();
         if let Err(problem) = check.run() {
@@ -74,8 +90,8 @@ impl Check {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut command = Command::new(cargo);
         command.args(self.cargo.split_whitespace());
-        if let Some(flags) = self.rustdocflags {
-            command.env("RUSTDOCFLAGS", flags);
+        if let Some((name, value)) = self.env {
+            command.env(name, value);
         }
         let status = command
             .status()

@@ -1,0 +1,170 @@
+//! `docs/configuration.md`: an introduction written by hand, and below [`MARKER`] the generated tables.
+
+use schemars::schema_for;
+use serde_json::Value;
+use tt_config::Node;
+
+use super::rows::{Row, code, one_line, rows};
+use super::{BASE, Choice, Defaults, choices, docs};
+use crate::config::AppConfig;
+use crate::configs::EMBEDDED;
+
+/// What stands above this line is written by hand and kept.
+const MARKER: &str =
+    "<!-- Everything below is generated from the typed configs: cargo xtask docs -->";
+
+/// The groups of the root config, with a heading each.
+const GROUPS: &[&str] = &["model", "trainer", "data", "logging", "device"];
+
+/// The whole page.
+pub(super) fn text(defaults: &Defaults) -> String {
+    let page = std::fs::read_to_string(docs("configuration.md")).unwrap_or_default();
+    let introduction = page.split(MARKER).next().unwrap_or_default().trim_end();
+    let sections = [
+        introduction.to_owned(),
+        MARKER.to_owned(),
+        options(defaults),
+        keys(defaults),
+    ];
+    sections.join("\n\n") + "\n"
+}
+
+/// Every option of every group, with its file and what it says of itself.
+fn options(defaults: &Defaults) -> String {
+    let mut text = String::from("## Groups and their options\n\n");
+    text += "Choose with `group=option`. What is chosen if nothing is said is marked with *.\n\n";
+    text += "| Group | Option | What it is |\n| --- | --- | --- |\n";
+    for (group, options) in &defaults.groups {
+        let chosen = defaults.base.choices().get(group).and_then(Option::as_ref);
+        let is_asked_for = BASE.iter().any(|choice| choice.starts_with(group.as_str()));
+        for option in options {
+            let mark = if chosen == Some(option) && !is_asked_for {
+                " *"
+            } else {
+                ""
+            };
+            let stem = format!("{group}/{option}.");
+            let (file, content) = EMBEDDED
+                .iter()
+                .find(|(file, _)| file.starts_with(&stem))
+                .expect("an option is a file");
+            let about = cell(&about(content));
+            text += &format!("| `{group}` | [`{option}`](../configs/{file}){mark} | {about} |\n");
+        }
+    }
+    text.trim_end().to_owned()
+}
+
+/// The comment that a file opens with.
+fn about(content: &str) -> String {
+    let lines = content.lines().map_while(|line| line.strip_prefix('#'));
+    let words = lines.filter(|line| !line.trim_start().starts_with("@package"));
+    one_line(&words.collect::<Vec<_>>().join(" "))
+}
+
+/// All keys: those of the root, then group by group, each followed by its plug-ins.
+fn keys(defaults: &Defaults) -> String {
+    let schema = schema_for!(AppConfig).to_value();
+    let choices = choices();
+    // Where a plug-in's own config stands, its keys are listed instead of the mapping.
+    let is_open = |key: &str| choices.iter().any(|choice| choice.section == key);
+    let all: Vec<Row> = rows(&schema, "")
+        .into_iter()
+        .filter(|row| !is_open(&row.key))
+        .collect();
+    let of_base = |row: &Row| defaults.base.get(&row.key).map(Node::to_json);
+
+    let mut text = String::from("## Keys\n\n");
+    text += &format!(
+        "The defaults are those of `tpu-train {}`; the optimizer, data set or collator you choose \
+         brings its own.\n\n### The root\n\n",
+        BASE.join(" ")
+    );
+    let root = all.iter().filter(|row| !row.key.contains('.'));
+    text += &table(root, of_base);
+    for group in GROUPS {
+        text += &format!("\n### `{group}`\n");
+        let prefix = format!("{group}.");
+        let own = || all.iter().filter(|row| row.key.starts_with(&prefix));
+        if own().next().is_some() {
+            text += "\n";
+            text += &table(own(), of_base);
+        }
+        for choice in choices.iter().filter(|c| c.key.starts_with(&prefix)) {
+            text += &plugin(defaults, choice);
+        }
+    }
+    text.trim_end().to_owned()
+}
+
+fn plugin(defaults: &Defaults, choice: &Choice) -> String {
+    let Choice {
+        kind,
+        key,
+        name,
+        about,
+        section,
+        schema,
+    } = choice;
+    let mut text = format!("\n#### The {kind} `{name}`\n\n");
+    text += &format!("{}. Chosen by `{key}: {name}`.\n\n", capitalised(about));
+    let rows = rows(schema.as_value(), section);
+    text += &table(rows.iter(), |row| {
+        defaults.under(choice, &row.key).map(Node::to_json)
+    });
+    text
+}
+
+/// `given` tells what the configuration files say; where they say nothing, the type decides.
+fn table<'r>(rows: impl Iterator<Item = &'r Row>, given: impl Fn(&Row) -> Option<Value>) -> String {
+    let mut text = String::from(
+        "| Key | Type | Default | Range | Meaning |\n| --- | --- | --- | --- | --- |\n",
+    );
+    for row in rows {
+        let default = match given(row).or_else(|| row.default.clone()) {
+            Some(Value::String(text)) if text == tt_config::MISSING => "must be given".to_owned(),
+            Some(Value::String(text)) => code(&text),
+            Some(value) => code(&value.to_string()),
+            None => "must be given".to_owned(),
+        };
+        let cells = [
+            &code(&row.key),
+            &row.kind,
+            &default,
+            &row.range,
+            &row.meaning,
+        ];
+        let cells: Vec<String> = cells.into_iter().map(|text| cell(text)).collect();
+        text += &format!("| {} |\n", cells.join(" | "));
+    }
+    text
+}
+
+/// A table ends a cell at a bar, even within code.
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|")
+}
+
+fn capitalised(text: &str) -> String {
+    let mut letters = text.chars();
+    let first = letters.next().into_iter().flat_map(char::to_uppercase);
+    first.chain(letters.clone()).collect()
+}
+
+#[test]
+fn every_key_says_what_it_means() {
+    let schema = schema_for!(AppConfig).to_value();
+    let own = choices();
+    let own = own.iter().map(|c| rows(c.schema.as_value(), c.section));
+    let all: Vec<Row> = rows(&schema, "").into_iter().chain(own.flatten()).collect();
+    assert!(all.len() > 50, "{} keys", all.len());
+    for row in all {
+        assert!(row.meaning.len() > 5, "{} is not documented", row.key);
+    }
+}
+
+#[test]
+fn the_opening_comment_of_a_file_describes_it() {
+    let content = "# @package model\n# Small,\n# and quick.\nsize: 1 # of one\n# Later.\n";
+    assert_eq!(about(content), "Small, and quick.");
+}
