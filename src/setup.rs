@@ -52,24 +52,22 @@ impl Setup {
             problems.take(result);
         }
         // Without a group there is nothing more to say about it.
-        let has = |group: &str| composition.get(group).is_some();
-        let parts = match has("model") && has("trainer") {
+        let parts = match is_given("model", composition) && is_given("trainer", composition) {
             true => Parts::read(composition, plugins, &mut problems),
             false => None,
         };
-        match (config, parts) {
-            (Some(mut config), Some(parts)) if problems.found.is_empty() => {
-                let trainer_config = config.trainer.take().expect("required above");
-                Ok(Self {
-                    config,
-                    trainer_config,
-                    collators: plugins.collators.clone(),
-                    model: parts.model,
-                    pretrained: parts.pretrained,
-                    trainer: parts.trainer,
-                    make_optimizer: parts.make_optimizer,
-                })
-            }
+        let mut config = config.filter(|_| problems.found.is_empty());
+        let trainer_config = config.as_mut().and_then(|config| config.trainer.take());
+        match (config, trainer_config, parts) {
+            (Some(config), Some(trainer_config), Some(parts)) => Ok(Self {
+                config,
+                trainer_config,
+                collators: plugins.collators.clone(),
+                model: parts.model,
+                pretrained: parts.pretrained,
+                trainer: parts.trainer,
+                make_optimizer: parts.make_optimizer,
+            }),
             _ => Err(problems.found),
         }
     }
@@ -154,6 +152,10 @@ fn data_key(error: &DataError) -> &'static str {
     }
 }
 
+fn is_given(group: &str, composition: &Composition) -> bool {
+    composition.get(group).is_some_and(|node| !node.is_null())
+}
+
 /// Nothing can be trained without these groups, and no option of them would be a sensible default.
 fn require(
     required: &[&str],
@@ -161,11 +163,11 @@ fn require(
     groups: &Groups,
 ) -> Result<(), Diagnostics> {
     let mut problems = Diagnostics::new();
-    for group in required
-        .iter()
-        .filter(|group| composition.get(group).is_none())
-    {
-        let options = groups.iter().find(|(name, _)| name == group);
+    for group in required {
+        if is_given(group, composition) {
+            continue;
+        }
+        let options = groups.iter().find(|(name, _)| name.as_str() == *group);
         let options = options.map_or(&[][..], |(_, options)| options);
         problems.push(
             Diagnostic::new(format!("no {group} is chosen")).note(format!(

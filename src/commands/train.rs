@@ -6,6 +6,7 @@ use serde_json::Value as Json;
 use tt_checkpoint::Checkpoint;
 use tt_config::{Composition, Missing, Node, Value};
 use tt_metrics::{Console, Jsonl, Metrics};
+use tt_models::Model;
 use tt_nn::ParamTree;
 use tt_tensor::{Device, Seed};
 use tt_trainers::{Ending, StopFlag, TrainJob, load_params};
@@ -68,11 +69,7 @@ fn train(
     } = setup;
     let device = config.device.device();
     let params = match (&checkpoint, &pretrained) {
-        (Some(checkpoint), _) => {
-            warn_of_other_rounding(checkpoint, device)?;
-            let weights = checkpoint.model().map_err(Failure::request)?;
-            load_params(&*model, &weights, device).map_err(Failure::request)?
-        }
+        (Some(checkpoint), _) => resumed(checkpoint, &*model, device)?,
         (None, Some(pretrained)) => pretrained.load(&*model, device).map_err(Failure::run)?,
         (None, None) => {
             let seed = Seed::new(config.seed).fold_str("init");
@@ -175,22 +172,31 @@ fn open_metrics(run_dir: &RunDir, first_step: u64) -> Result<Jsonl, Failure> {
     Ok(jsonl)
 }
 
-fn warn_of_other_rounding(checkpoint: &Checkpoint, device: Device) -> Result<(), Failure> {
+/// The parameters of a checkpoint to go on from.
+fn resumed(
+    checkpoint: &Checkpoint,
+    model: &dyn Model,
+    device: Device,
+) -> Result<ParamTree, Failure> {
     let state = checkpoint.state().map_err(Failure::request)?;
     let (then, now) = (&state["instruction_set"], device.instruction_set());
     if then != now {
         out::line(format!(
-            "warning: the run began with {then} instructions and goes on with {now}: rounding will differ"
+            "warning: the run began with {then} instructions and goes on with {now}: rounding may differ"
         ));
     }
-    Ok(())
+    let weights = checkpoint.model().map_err(Failure::request)?;
+    load_params(model, &weights, device).map_err(Failure::request)
 }
 
 /// A configuration or a checkpoint that does not fit was a wrong request; anything else is a failed run.
 fn classify(error: tt_trainers::Error) -> Failure {
     use tt_trainers::Error;
     match error {
-        Error::Config { .. } | Error::State(_) | Error::Weights(_) => Failure::request(error),
+        Error::Config { .. }
+        | Error::State(_)
+        | Error::Weights(_)
+        | Error::Optimizer(tt_optimizers::Error::State { .. }) => Failure::request(error),
         _ => Failure::run(error),
     }
 }

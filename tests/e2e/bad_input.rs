@@ -38,6 +38,14 @@ fn no_trainer_names_the_choices() {
 }
 
 #[test]
+fn a_group_that_is_null_is_not_chosen() {
+    let place = Place::new();
+    let root = "defaults:\n  - default\n  - _self_\ntrainer: null\n";
+    place.write("configs/mine.yaml", root);
+    refused(&place, &["-cn", "mine", "+model=qwen2"]).complains("no trainer is chosen");
+}
+
+#[test]
 fn unknown_option_names_the_options() {
     let place = Place::new();
     refused(&place, &["+model=qwen3000", "+trainer=lm"])

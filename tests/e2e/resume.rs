@@ -232,6 +232,26 @@ fn resume_path_continues_the_run_it_names() {
 }
 
 #[test]
+fn a_checkpoint_of_another_model_is_refused_and_the_run_keeps_its_record() {
+    let place = Place::new();
+    place
+        .run_nano(&["trainer.max_steps=1", "hydra.run.dir=run"])
+        .with_code(0);
+    let run = RunFolder(place.path().join("run"));
+    let config = run.read("resolved_config.json");
+    place
+        .run_nano(&[
+            "trainer.max_steps=2",
+            "hydra.run.dir=run",
+            "model.hidden_size=32",
+        ])
+        .with_code(2)
+        .complains("model.embed_tokens.weight");
+    assert_eq!(run.read("resolved_config.json"), config);
+    assert!(run.join("summary.json").exists());
+}
+
+#[test]
 fn a_run_folder_in_use_is_refused() {
     let place = Place::new();
     let args = ["trainer.max_steps=1000000", "hydra.run.dir=run"];
