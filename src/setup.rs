@@ -15,7 +15,7 @@ use tt_optimizers::MakeOptimizer;
 use tt_trainers::{Trainer, TrainerConfig};
 
 use crate::commands::Invocation;
-pub(crate) use crate::config::AppConfig;
+use crate::config::AppConfig;
 use crate::configs::Groups;
 use crate::plugins::Plugins;
 use crate::pretrained::Pretrained;
