@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 use tt_collators::{Pipeline, PipelineOptions};
-use tt_data::DataConfig;
+use tt_data::{DataConfig, TokenizerConfig};
 use tt_metrics::{Jsonl, Metrics};
 use tt_models::{Model, Qwen2Config, Qwen2ForCausalLM};
 use tt_nn::ParamTree;
@@ -36,10 +36,15 @@ pub fn job(run_dir: &Path, max_steps: u64) -> TrainJob {
         "lr_scheduler": {"type": "cosine", "num_warmup_steps": 2},
     }))
     .unwrap();
-    let mut data = DataConfig::default();
-    data.sequence_length = 64;
-    data.num_val_blocks = 8;
-    data.tokenizer.vocab_size = 512;
+    let data = DataConfig {
+        sequence_length: 64,
+        num_val_blocks: 8,
+        tokenizer: TokenizerConfig {
+            vocab_size: 512,
+            ..TokenizerConfig::default()
+        },
+        ..DataConfig::default()
+    };
     let options = PipelineOptions {
         seed: 1,
         micro_batch_size: config.micro_batch_size,
