@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tt_checkpoint::{Checkpoint, Saved, Writer};
-use tt_collators::{Baselines, Batch, Loader, Pipeline};
+use tt_collators::{Batch, Loader, Pipeline};
 use tt_metrics::{Metrics, StepRecord, ValRecord};
 use tt_models::Model;
 use tt_nn::ParamTree;
@@ -46,7 +46,6 @@ pub struct TrainJob {
     pub optimizer: Box<dyn Optimizer>,
     pub config: TrainerConfig,
     pub data: Pipeline,
-    pub baselines: Baselines,
     pub device: Device,
     pub seed: u64,
     /// Holds `checkpoints/` and `tokenizer/`.
@@ -109,7 +108,6 @@ struct Run {
     tokenizer_files: Vec<PathBuf>,
     stop: StopFlag,
     seed: u64,
-    baselines: Baselines,
     /// Tokens and data position after the last step.
     tokens: u64,
     cursor: tt_data::Cursor,
@@ -178,7 +176,6 @@ impl Run {
             tokenizer_files,
             stop: job.stop,
             seed,
-            baselines: job.baselines,
             exhausted: false,
             batches: Vec::new(),
             validated: None,
@@ -277,11 +274,6 @@ impl Run {
             val_loss: loss,
             ..ValRecord::default()
         })?;
-        let unigram = self.baselines.unigram_nats;
-        self.metrics.message(&format!(
-            "step {step}: validation loss {loss:.4} nats/token ({:.0} % under unigram)",
-            100.0 * (1.0 - f64::from(loss) / unigram)
-        ));
         Ok(loss)
     }
 

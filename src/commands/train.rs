@@ -102,7 +102,6 @@ fn train(
         optimizer,
         config: trainer_config,
         data,
-        baselines,
         device,
         seed: config.seed,
         run_dir: run_dir.path().to_owned(),

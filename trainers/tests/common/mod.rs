@@ -66,7 +66,6 @@ pub fn job(run_dir: &Path, max_steps: u64) -> TrainJob {
         model,
         trainer: Box::new(LMTrainer::new(0.0, 0.0)),
         config,
-        baselines: data.baselines().unwrap(),
         data,
         device: Device::Cpu,
         seed: 1,
