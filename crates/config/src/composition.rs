@@ -92,6 +92,21 @@ impl Composition {
         hydra::set(&mut self.root, path, value);
     }
 
+    /// Takes a value out of the tree, for what the program has dealt with before the tree is
+    /// checked. Nothing happens if there is none.
+    pub fn remove(&mut self, path: &str) -> Option<Node> {
+        let (parents, key) = match path.rsplit_once('.') {
+            Some((parents, key)) => (parents.split('.').collect(), key),
+            None => (Vec::new(), path),
+        };
+        let mut steps = parents.into_iter();
+        let parent = steps.try_fold(&mut self.root, |node, step| node.child_mut(step))?;
+        match &mut parent.value {
+            Value::Map(map) => map.shift_remove(key),
+            _ => None,
+        }
+    }
+
     /// The arguments that are not about Hydra's settings, as the user wrote them.
     pub fn overrides(&self) -> Vec<&str> {
         let task = self.overrides.iter().filter(|given| !given.is_hydra());

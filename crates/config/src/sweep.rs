@@ -96,7 +96,12 @@ fn expand(
         let arguments = match (given.sweep(), &given.value) {
             (Some(sweep), value) => {
                 let span = value.as_ref().map_or(Span::default(), |value| value.span);
-                match sweep.values(span, || repository.options(&given.key)) {
+                let values = sweep.values(span, || repository.options(&given.key));
+                let values = values.and_then(|values| match values.len() {
+                    0 => Err("there is nothing to sweep over".to_string()),
+                    _ => Ok(values),
+                });
+                match values {
                     Ok(values) => values.iter().map(argument).collect(),
                     Err(message) => {
                         problems.push(

@@ -534,6 +534,47 @@ fn values_set_by_the_program_are_seen_by_interpolations() {
 }
 
 #[test]
+fn sweeps_expand_to_jobs_that_compose() {
+    let files = [
+        (
+            "default.yaml",
+            "lr: 1\nname: x\nhydra:\n  sweeper:\n    params:\n      lr: 1,2\n",
+        ),
+        ("model/a.yaml", "n: a\n"),
+        ("model/b.yaml", "n: b\n"),
+    ];
+    let tree = Tree::new(&files);
+    let jobs = |arguments: &[&str]| -> Vec<String> {
+        let jobs = tree.composer().sweep(arguments).map_err(|p| p.to_string());
+        let jobs = jobs.expect("it expands");
+        jobs.iter().map(|job| job.overrides.join(" ")).collect()
+    };
+    // The parameters in the configuration come first; the command line replaces them.
+    assert_eq!(
+        jobs(&["+model=glob(*)", "hydra.job.name=swept"]),
+        [
+            "lr=1 +model=a",
+            "lr=1 +model=b",
+            "lr=2 +model=a",
+            "lr=2 +model=b"
+        ]
+    );
+    assert_eq!(jobs(&["lr=7"]), ["lr=7"]);
+    assert_eq!(
+        jobs(&["lr=3", "name='a b',\"it's\",e\\,f"]),
+        ["lr=3 name='a b'", "lr=3 name='it\\'s'", "lr=3 name=e\\,f"]
+    );
+    for wrong in [
+        "hydra.job.name=a,b",
+        "lr=range(5,1)",
+        "+model=glob(z*)",
+        "model=a,b",
+    ] {
+        assert!(tree.composer().sweep(&[wrong]).is_err(), "{wrong}");
+    }
+}
+
+#[test]
 fn recorded_configs_are_read_and_compared() {
     let tree = Tree::new(&[
         (

@@ -126,6 +126,7 @@ fn cast_scalar(content: Content, to: Cast) -> Result<Content, String> {
         (Cast::Bool, Content::Int(value)) => Content::Bool(value != 0),
         (Cast::Bool, Content::Float(value)) => Content::Bool(value != 0.0),
         (Cast::Bool, Content::Bool(value)) => Content::Bool(value),
+        (Cast::Bool, Content::Null) => Content::Bool(false),
         (_, other) => return Err(format!("cannot cast {}", super::describe(&other))),
     })
 }

@@ -197,6 +197,7 @@ fn tag(mut call: Call) -> Result<Content, String> {
         }
     }
     match last.content {
+        Content::Sweep(Sweep::Glob { .. }) => Err("a glob() takes no tags".to_string()),
         Content::Sweep(sweep) => Ok(Content::Sweep(sweep)),
         other => Err(format!(
             "the last argument of tag() must be a sweep, not {}",

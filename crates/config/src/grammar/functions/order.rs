@@ -104,6 +104,9 @@ fn turned(start: Number, stop: Number, step: Number) -> Option<(Number, Number, 
 }
 
 fn sorted(mut items: Vec<Element>, reverse: bool) -> Result<Vec<Element>, String> {
+    if items.len() < 2 {
+        return Ok(items);
+    }
     enum SortKey {
         Number(f64),
         Text(String),
