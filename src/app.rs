@@ -13,6 +13,7 @@ use crate::cli::{self, Request};
 use crate::commands::{Invocation, TRAIN, show};
 use crate::configs;
 use crate::failure::Failure;
+use crate::migration;
 use crate::out;
 use crate::plugins::Plugins;
 
@@ -84,18 +85,23 @@ impl App {
             }
             Request::Run(command, args) => {
                 let composer = configs::composer(&args, command.config_name)?;
-                let composition = composer.compose(&args.overrides)?;
+                let mut composition = composer.compose(&args.overrides)?;
                 for warning in composition.warnings() {
                     eprintln!("warning: {warning}");
                 }
                 match args.show {
                     Some(show) => show::run(&composition, show, &args),
-                    None => (command.run)(Invocation {
-                        groups: composer.groups(),
-                        plugins: self.plugins,
-                        composition,
-                        arguments: args.raw,
-                    }),
+                    None => {
+                        for note in migration::apply(&mut composition, &self.plugins) {
+                            eprintln!("note: {note}");
+                        }
+                        (command.run)(Invocation {
+                            groups: composer.groups(),
+                            plugins: self.plugins,
+                            composition,
+                            arguments: args.raw,
+                        })
+                    }
                 }
             }
         }

@@ -3,7 +3,7 @@
 //! A field's comment is its documentation. The other groups have their types beside what they configure.
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tt_data::DataConfig;
 use tt_metrics::LoggingConfig;
@@ -18,17 +18,21 @@ pub(crate) struct AppConfig {
     /// Peak learning rate, which the optimizer's config refers to. Kept here so that `lr=5e-5` sets it.
     #[schemars(range(min = 0.0))]
     #[expect(dead_code, reason = "read through the interpolation ${lr}")]
-    lr: f64,
+    #[serde(default)]
+    lr: Option<f64>,
     /// Decides initial weights, the order of the data and dropout.
+    #[serde(default)]
     pub(crate) seed: u64,
     /// Number format of matrix products.
     #[expect(dead_code, reason = "there is one precision so far")]
+    #[serde(default)]
     precision: Precision,
     /// `auto` continues an unfinished run of the same config, `none` starts afresh; else a run folder or a checkpoint.
+    #[serde(default = "default_resume")]
     pub(crate) resume: String,
     /// Runs of one project are shown together by trackers.
-    #[serde(rename = "project")]
-    _project: String,
+    #[serde(default, rename = "project")]
+    _project: Option<String>,
     /// What to call the run.
     #[serde(rename = "name")]
     _name: Option<String>,
@@ -36,6 +40,7 @@ pub(crate) struct AppConfig {
     #[serde(rename = "notes")]
     _notes: Option<String>,
     /// Prints errors in full, for a report of a bug.
+    #[serde(default)]
     pub(crate) debug: bool,
     /// The model; its keys are those of its type.
     #[serde(rename = "model")]
@@ -48,19 +53,25 @@ pub(crate) struct AppConfig {
     #[serde(default)]
     pub(crate) logging: LoggingConfig,
     /// What it runs on.
+    #[serde(default)]
     pub(crate) device: DeviceConfig,
 }
 
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+fn default_resume() -> String {
+    "auto".to_owned()
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 enum Precision {
     /// Single precision throughout.
+    #[default]
     F32,
 }
 
 /// What a run computes on.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
 pub(crate) struct DeviceConfig {
     /// The kind of device.
     #[serde(rename = "type")]
@@ -70,9 +81,10 @@ pub(crate) struct DeviceConfig {
     pub(crate) threads: Option<usize>,
 }
 
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 enum DeviceKind {
+    #[default]
     Cpu,
 }
 

@@ -18,6 +18,7 @@ mod config;
 mod configs;
 mod ending;
 mod failure;
+mod migration;
 mod out;
 mod plugins;
 mod pretrained;

@@ -10,9 +10,10 @@ mod rows;
 
 use std::path::PathBuf;
 
-use schemars::Schema;
+use schemars::{Schema, schema_for};
 use tt_config::{Composer, Composition, Node, Table};
 
+use crate::config::AppConfig;
 use crate::configs::{EMBEDDED, Groups};
 use crate::plugins::Plugins;
 
@@ -70,6 +71,12 @@ fn listed<B: Clone>(table: &Table<B>, key: &'static str, section: &'static str) 
             schema: (entry.schema)(),
         })
         .collect()
+}
+
+/// The keys of the root config and its groups, without those of plug-ins.
+pub(crate) fn keys_of_the_root() -> Vec<String> {
+    let rows = rows::rows(&schema_for!(AppConfig).to_value(), "");
+    rows.into_iter().map(|row| row.key).collect()
 }
 
 /// The configurations that the defaults are read from: the base, and each option of each group.

@@ -1,7 +1,7 @@
 //! `docs/configuration.md`: an introduction written by hand, and below [`MARKER`] the generated tables.
 
 use schemars::schema_for;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tt_config::Node;
 
 use super::rows::{Row, code, one_line, rows};
@@ -12,9 +12,6 @@ use crate::configs::EMBEDDED;
 /// What stands above this line is written by hand and kept.
 const MARKER: &str =
     "<!-- Everything below is generated from the typed configs: cargo xtask docs -->";
-
-/// The groups of the root config, with a heading each.
-const GROUPS: &[&str] = &["model", "trainer", "data", "logging", "device"];
 
 /// The whole page.
 pub(super) fn text(defaults: &Defaults) -> String {
@@ -82,15 +79,29 @@ fn keys(defaults: &Defaults) -> String {
     );
     let root = all.iter().filter(|row| !row.key.contains('.'));
     text += &table(root, of_base);
-    for group in GROUPS {
-        text += &format!("\n### `{group}`\n");
-        let prefix = format!("{group}.");
-        let own = || all.iter().filter(|row| row.key.starts_with(&prefix));
-        if own().next().is_some() {
-            text += "\n";
-            text += &table(own(), of_base);
+    for name in schema["properties"]
+        .as_object()
+        .into_iter()
+        .flat_map(Map::keys)
+    {
+        let prefix = format!("{name}.");
+        let own: Vec<&Row> = all
+            .iter()
+            .filter(|row| row.key.starts_with(&prefix))
+            .collect();
+        let plugins: Vec<&Choice> = choices
+            .iter()
+            .filter(|c| c.key.starts_with(&prefix))
+            .collect();
+        if own.is_empty() && plugins.is_empty() {
+            continue; // a value of the root
         }
-        for choice in choices.iter().filter(|c| c.key.starts_with(&prefix)) {
+        text += &format!("\n### `{name}`\n");
+        if !own.is_empty() {
+            text += "\n";
+            text += &table(own.into_iter(), of_base);
+        }
+        for choice in plugins {
             text += &plugin(defaults, choice);
         }
     }

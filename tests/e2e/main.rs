@@ -7,6 +7,7 @@ mod command_line;
 mod generate;
 mod harness;
 mod learning;
+mod migration;
 mod pulse;
 mod python;
 mod resume;
