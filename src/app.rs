@@ -16,6 +16,7 @@ use crate::failure::Failure;
 use crate::migration;
 use crate::out;
 use crate::plugins::Plugins;
+use crate::sweep;
 
 /// The program. What is added replaces a built-in of the same name.
 pub struct App {
@@ -62,7 +63,8 @@ impl App {
 
     /// Does what the arguments after the program's name ask for. Errors are printed here, once.
     pub fn run(self, args: impl IntoIterator<Item = OsString>) -> ExitCode {
-        match self.try_run(args) {
+        let watched = sweep::leash::watch().map_err(Failure::run);
+        match watched.and_then(|()| self.try_run(args)) {
             Ok(code) => code,
             Err(failure) => {
                 eprintln!("{failure}");
@@ -85,6 +87,9 @@ impl App {
             }
             Request::Run(command, args) => {
                 let composer = configs::composer(&args, command.config_name)?;
+                if args.is_sweep() {
+                    return sweep::run(&composer, &args, &self.plugins);
+                }
                 let mut composition = composer.compose(&args.overrides)?;
                 for warning in composition.warnings() {
                     eprintln!("warning: {warning}");

@@ -29,6 +29,8 @@ pub(crate) struct Args {
     pub(crate) config_path: Option<PathBuf>,
     pub(crate) config_dir: Option<PathBuf>,
     pub(crate) overrides: Vec<String>,
+    run: bool,
+    multirun: bool,
     /// All arguments, as given.
     pub(crate) raw: Vec<String>,
     help: bool,
@@ -63,6 +65,10 @@ pub(crate) enum UsageError {
         flag: &'static str,
         needs: &'static str,
     },
+    #[error("flags `--multirun` and `{0}` exclude each other")]
+    Excluded(&'static str),
+    #[error("`--multirun` is for `train`, not for `{0}`")]
+    MultirunOf(&'static str),
     #[error("argument is not UTF-8: {0:?}")]
     NotUtf8(OsString),
 }
@@ -179,7 +185,20 @@ const FLAGS: &[Flag] = &[
         short: Some("-r"),
         value: None,
         about: "Run one job, as is done without it",
-        set: |_, _| Ok(()),
+        set: |args, _| {
+            args.run = true;
+            Ok(())
+        },
+    },
+    Flag {
+        long: "--multirun",
+        short: Some("-m"),
+        value: None,
+        about: "Run a job for each combination of the values given: lr=1e-3,1e-4",
+        set: |args, _| {
+            args.multirun = true;
+            Ok(())
+        },
     },
     Flag {
         long: "--version",
@@ -319,7 +338,26 @@ impl Args {
         if self.show.is_none() && self.package.is_some() {
             return Err(alone("--package"));
         }
+        if self.multirun {
+            match self.show {
+                _ if self.run => return Err(UsageError::Excluded("--run")),
+                Some(Show::Config(_)) => return Err(UsageError::Excluded("--cfg")),
+                Some(Show::Info(_)) => return Err(UsageError::Excluded("--info")),
+                None => {}
+            }
+            if command.name != commands::TRAIN.name {
+                return Err(UsageError::MultirunOf(command.name));
+            }
+        }
         Ok(Request::Run(command, self))
+    }
+}
+
+impl Args {
+    /// Whether the arguments ask for a sweep. `--run` has the last word, so that a job of a sweep is never one itself.
+    pub(crate) fn is_sweep(&self) -> bool {
+        let by_mode = |text: &String| text == "hydra.mode=MULTIRUN";
+        self.multirun || (!self.run && self.show.is_none() && self.overrides.iter().any(by_mode))
     }
 }
 
@@ -465,6 +503,14 @@ mod tests {
             "flag `--resolve` does nothing without `--cfg`"
         );
         assert!(message(&["trian"]).contains("did you mean `train`?"));
+        assert_eq!(
+            message(&["-m", "--cfg=job"]),
+            "flags `--multirun` and `--cfg` exclude each other"
+        );
+        assert_eq!(
+            message(&["generate", "-m"]),
+            "`--multirun` is for `train`, not for `generate`"
+        );
     }
 
     #[test]

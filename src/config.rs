@@ -10,6 +10,7 @@ use tt_metrics::LoggingConfig;
 use tt_trainers::TrainerConfig;
 
 use crate::failure::Failure;
+use crate::sweep::config::SweepConfig;
 
 /// The whole configuration of a run.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -55,6 +56,9 @@ pub(crate) struct AppConfig {
     /// What it runs on.
     #[serde(default)]
     pub(crate) device: DeviceConfig,
+    /// What `--multirun` does with its jobs.
+    #[serde(default, rename = "sweep")]
+    _sweep: SweepConfig,
 }
 
 fn default_resume() -> String {

@@ -28,5 +28,6 @@ mod resume;
 mod run_dir;
 mod setup;
 mod signals;
+mod sweep;
 
 pub use app::App;

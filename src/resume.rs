@@ -64,8 +64,26 @@ impl<'a> Wanted<'a> {
         }
     }
 
-    fn is_given(&self) -> bool {
+    /// Whether the user gave the whole name of the folder.
+    pub(crate) fn is_given(&self) -> bool {
         self.folders_by_clock == 0
+    }
+
+    /// The folders that earlier commands have made where this one would, newest first: they are named for the time.
+    pub(crate) fn earlier_folders(&self) -> Vec<PathBuf> {
+        // `outputs`, for `outputs/DATE/TIME`.
+        let Some(root) = self.run_dir.ancestors().nth(self.folders_by_clock) else {
+            return Vec::new();
+        };
+        let mut folders = vec![root.to_owned()];
+        for _ in 0..self.folders_by_clock {
+            folders = folders
+                .iter()
+                .flat_map(|folder| subfolders(folder))
+                .collect();
+        }
+        folders.sort_unstable_by(|a, b| b.cmp(a));
+        folders
     }
 }
 
@@ -254,26 +272,13 @@ fn fresh(wanted: &Wanted) -> Result<Start, ResumeError> {
     })
 }
 
-/// Unfinished runs of the same config, newest first: their folders are named for the time they started.
+/// Unfinished runs of the same config, newest first.
 fn earlier_runs(wanted: &Wanted) -> Vec<PathBuf> {
-    // `outputs`, for `outputs/DATE/TIME`.
-    let Some(root) = wanted.run_dir.ancestors().nth(wanted.folders_by_clock) else {
-        return Vec::new();
-    };
-    let mut folders = vec![root.to_owned()];
-    for _ in 0..wanted.folders_by_clock {
-        folders = folders
-            .iter()
-            .flat_map(|folder| subfolders(folder))
-            .collect();
-    }
-    let mut runs: Vec<_> = folders
-        .into_iter()
+    let folders = wanted.earlier_folders().into_iter();
+    folders
         .filter(|run| !run_dir::is_finished(run))
         .filter(|run| holds_same_run(run, wanted))
-        .collect();
-    runs.sort_unstable_by(|a, b| b.cmp(a));
-    runs
+        .collect()
 }
 
 fn subfolders(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
@@ -300,7 +305,7 @@ pub(crate) fn same_run(a: &Value, b: &Value) -> bool {
 
 /// The keys that matter to [`same_run`] and differ, as `key: old -> new`.
 fn differences(old: &Value, new: &Value) -> Vec<String> {
-    const LEFT_OUT: [&str; 4] = ["hydra", "resume", "logging", "device.threads"];
+    const LEFT_OUT: [&str; 5] = ["hydra", "resume", "logging", "device.threads", "sweep"];
     let mut found = Vec::new();
     compare("", old, new, &mut |key, old, new| {
         let shown = |value: Option<&Value>| value.map_or("(absent)".to_owned(), Value::to_string);

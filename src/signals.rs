@@ -10,9 +10,9 @@ use signal_hook::iterator::Signals;
 use tt_trainers::StopFlag;
 
 /// What an interrupted process exits with.
-const EXIT_INTERRUPTED: u8 = 130;
+pub(crate) const EXIT_INTERRUPTED: u8 = 130;
 /// What a process that was preempted, and can go on, exits with (`EX_TEMPFAIL` of sysexits).
-const EXIT_PREEMPTED: u8 = 75;
+pub(crate) const EXIT_PREEMPTED: u8 = 75;
 
 /// Which signal asked the run to stop.
 #[derive(Clone, Debug, Default)]

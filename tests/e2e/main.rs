@@ -12,3 +12,4 @@ mod pulse;
 mod python;
 mod resume;
 mod signals;
+mod sweep;

@@ -1,0 +1,259 @@
+//! Runs the jobs of a sweep, some at a time, each in a process of its own: what ends one does not end another.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::fs::OpenOptions;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use tt_trainers::StopFlag;
+
+use crate::resume::Resume;
+use crate::run_dir::{self, RunDir, RunDirError};
+use crate::sweep::config::OnFailure;
+use crate::sweep::display::Display;
+use crate::sweep::job::{self, Job, State, Status};
+use crate::sweep::leash;
+use crate::sweep::plan::Plan;
+
+/// What a job prints.
+const LOG: &str = "train.log";
+
+/// How often processes are looked after.
+const PERIOD: Duration = Duration::from_millis(50);
+
+/// How long a process left over from a killed sweep may take to save and let go of its folder.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What the processes of all jobs have in common.
+pub(crate) struct Launcher<'a> {
+    pub(crate) plan: &'a Plan,
+    /// The sweep's folder, an absolute path.
+    pub(crate) folder: &'a Path,
+    pub(crate) program: PathBuf,
+    /// The command and the flags that say where configs are.
+    pub(crate) arguments: Vec<OsString>,
+    pub(crate) stop: StopFlag,
+}
+
+struct Running<'a> {
+    job: &'a Job,
+    state: State,
+    /// Dropped with its pipe, which makes it stop: see [`leash`].
+    child: Child,
+}
+
+impl Launcher<'_> {
+    pub(crate) fn folder_of(&self, job: &Job) -> PathBuf {
+        self.folder.join(&job.subdir)
+    }
+
+    /// Runs what is not finished; gives the state of every job, in their order.
+    pub(crate) fn run(&self, display: &mut Display) -> anyhow::Result<Vec<State>> {
+        let jobs = &self.plan.jobs;
+        let mut states = Vec::with_capacity(jobs.len());
+        for job in jobs {
+            states.push(self.state_before(job)?);
+        }
+        display.begin(jobs, &states);
+
+        let todo = jobs
+            .iter()
+            .filter(|job| states[job.num].status != Status::Finished);
+        let mut waiting: VecDeque<&Job> = todo.collect();
+        let mut running: Vec<Running> = Vec::new();
+        let (mut is_stopping, mut has_failed) = (false, false);
+        loop {
+            while !is_stopping && running.len() < self.plan.n_jobs {
+                let Some(job) = waiting.pop_front() else {
+                    break;
+                };
+                match self.start(job, &states[job.num]) {
+                    Ok(started) => {
+                        states[job.num] = started.state.clone();
+                        display.started(job, &self.folder_of(job));
+                        running.push(started);
+                    }
+                    Err(error) => {
+                        let state = &mut states[job.num];
+                        state.status = Status::Failed;
+                        state.exit_code = None;
+                        has_failed = true;
+                        display.ended(job, state, &format!("{error:#}"));
+                    }
+                }
+            }
+            if running.is_empty() && (is_stopping || waiting.is_empty()) {
+                return Ok(states);
+            }
+            thread::sleep(PERIOD);
+            display.refresh();
+            let mut still_running = Vec::new();
+            for mut one in running {
+                let Some(exit) = one.child.try_wait()? else {
+                    still_running.push(one);
+                    continue;
+                };
+                let state = self.ended(one.job, one.state, exit, is_stopping)?;
+                has_failed |= state.status == Status::Failed;
+                let log = one.job.subdir.join(LOG);
+                display.ended(one.job, &state, &format!("{exit}, see {}", log.display()));
+                states[one.job.num] = state;
+            }
+            running = still_running;
+            let stops = self.plan.config.on_failure == OnFailure::Stop;
+            if !is_stopping && (self.stop.is_requested() || (stops && has_failed)) {
+                is_stopping = true;
+                running
+                    .iter_mut()
+                    .for_each(|one| drop(one.child.stdin.take()));
+            }
+        }
+    }
+
+    /// What an earlier sweep left of a job; that a job is pending is on disk before any job starts.
+    fn state_before(&self, job: &Job) -> anyhow::Result<State> {
+        let folder = self.folder_of(job);
+        if self.plan.resume != Resume::Never
+            && let Some(state) = State::earlier(&folder, job)
+            && (state.status == Status::Finished || self.can_go_on(&folder))
+        {
+            return Ok(state);
+        }
+        let run_dir = claim(&folder, &self.stop)?;
+        if run_dir.is_used() || job::is_used(&folder) {
+            run_dir.set_aside()?;
+        }
+        let state = State::pending(job);
+        state.write(&folder)?;
+        Ok(state)
+    }
+
+    /// A job that began from another run's checkpoint begins there again until it has one of its own.
+    fn can_go_on(&self, folder: &Path) -> bool {
+        self.plan.resume == Resume::Auto || run_dir::checkpoints(folder).exists()
+    }
+
+    fn start<'j>(&self, job: &'j Job, before: &State) -> anyhow::Result<Running<'j>> {
+        let folder = self.folder_of(job);
+        drop(claim(&folder, &self.stop)?);
+        let log = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(folder.join(LOG))
+            .with_context(|| format!("cannot write {LOG} in {}", folder.display()))?;
+        let mut command = Command::new(&self.program);
+        command
+            .args(&self.arguments)
+            .args(&self.plan.hydra_overrides)
+            .args(&job.overrides)
+            .arg(format!("hydra.sweep.dir={}", quoted(self.folder)))
+            .arg(format!("hydra.run.dir={}", quoted(&folder)))
+            .arg(format!("hydra.job.num={}", job.num))
+            .arg(format!("hydra.job.id={}", job.num))
+            .stdout(log.try_clone()?)
+            .stderr(log);
+        if before.status != Status::Pending {
+            // The folder holds this very job: it goes on from there, wherever `resume` let it begin.
+            command.arg("resume=auto");
+        }
+        if let Some(threads) = self.threads() {
+            command.env("RAYON_NUM_THREADS", threads.to_string());
+        }
+        #[cfg(unix)]
+        {
+            // Or a Ctrl-C would reach it twice, by way of the terminal and of the sweep.
+            std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        }
+        leash::put_on(&mut command);
+        let state = State {
+            status: Status::Running,
+            exit_code: None,
+            ..State::pending(job)
+        };
+        state.write(&folder)?;
+        let child = command
+            .spawn()
+            .with_context(|| format!("cannot start {}", self.program.display()))?;
+        Ok(Running { job, state, child })
+    }
+
+    fn ended(
+        &self,
+        job: &Job,
+        mut state: State,
+        exit: ExitStatus,
+        is_stopping: bool,
+    ) -> anyhow::Result<State> {
+        state.status = Status::of(exit, is_stopping);
+        state.exit_code = exit.code();
+        state.write(&self.folder_of(job))?;
+        Ok(state)
+    }
+
+    /// Threads for each of the jobs that work side by side; `device.threads` goes before it.
+    fn threads(&self) -> Option<usize> {
+        let at_a_time = self.plan.n_jobs.min(self.plan.jobs.len());
+        (at_a_time > 1).then(|| (rayon::current_num_threads() / at_a_time).max(1))
+    }
+}
+
+/// Takes the folder of a job, waiting for a process that is just letting go of it.
+fn claim(folder: &Path, stop: &StopFlag) -> Result<RunDir, RunDirError> {
+    let started = Instant::now();
+    loop {
+        match RunDir::open(folder) {
+            Err(RunDirError::InUse { .. })
+                if started.elapsed() < PATIENCE && !stop.is_requested() =>
+            {
+                thread::sleep(PERIOD);
+            }
+            claimed => return claimed,
+        }
+    }
+}
+
+/// A path as a quoted string of the override grammar, whatever characters it has.
+fn quoted(path: &Path) -> String {
+    let mut text = String::from("'");
+    let mut backslashes = 0;
+    for c in path.to_string_lossy().chars() {
+        if c == '\'' {
+            // Backslashes count only before a quote; there each of them is written twice.
+            text.push_str(&"\\".repeat(backslashes + 1));
+        }
+        backslashes = if c == '\\' { backslashes + 1 } else { 0 };
+        text.push(c);
+    }
+    text.push_str(&"\\".repeat(backslashes));
+    text.push('\'');
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quoted_path_reads_back() {
+        for path in [
+            "a/b",
+            "a b,c=d",
+            "it's",
+            r"back\slash",
+            r"both\'",
+            r"end\",
+            "{x}[y]",
+        ] {
+            let argument = format!("seed={}", quoted(Path::new(path)));
+            let composer =
+                tt_config::Composer::new("main").embedded("main", &[("main.yaml", "seed: null\n")]);
+            let composition = composer.compose(&[argument]).unwrap();
+            let read = composition.get("seed").and_then(tt_config::Node::as_str);
+            assert_eq!(read, Some(path));
+        }
+    }
+}
