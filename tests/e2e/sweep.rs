@@ -129,6 +129,47 @@ fn on_failure_stop_leaves_the_rest_pending() {
 }
 
 #[test]
+fn on_failure_stop_lets_jobs_at_work_save() {
+    let place = Place::new();
+    let command = nano(&[
+        "-m",
+        "hydra.sweep.dir=sweep",
+        "hydra.launcher.n_jobs=2",
+        "trainer.max_steps=100000",
+        "sweep.on_failure=stop",
+        "data=stories,text",
+        "+data.path=absent.txt",
+    ]);
+    place.run(&command).with_code(1);
+    assert_eq!(status(&job(&place, "0")), "interrupted");
+    assert_eq!(status(&job(&place, "1")), "failed");
+}
+
+#[test]
+fn jobs_that_begin_from_a_checkpoint_go_on_from_their_own() {
+    let place = Place::new();
+    place
+        .run_nano(&["hydra.run.dir=base", "trainer.max_steps=2"])
+        .with_code(0);
+    let command = nano(&[
+        "-m",
+        "hydra.sweep.dir=sweep",
+        "resume=base",
+        "trainer.max_steps=100000",
+    ]);
+    for _ in 0..2 {
+        let mut running = place.start(&command);
+        let before = job(&place, "0").row_count();
+        running.wait_for_rows(&job(&place, "0"), before + 3);
+        running.signal("TERM");
+        running.finish().with_code(75);
+    }
+    let log = job(&place, "0").read("train.log");
+    assert_eq!(log.matches("starting from step 2 of").count(), 1, "{log}");
+    assert_eq!(log.matches("resuming").count(), 1, "{log}");
+}
+
+#[test]
 fn what_is_wrong_with_any_job_is_said_before_the_first_starts() {
     let place = Place::new();
     place
