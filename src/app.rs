@@ -10,7 +10,7 @@ use tt_optimizers::BuildOptimizer;
 use tt_trainers::BuildTrainer;
 
 use crate::cli::{self, Request};
-use crate::commands::{Invocation, TRAIN, show};
+use crate::commands::{Invocation, ROOT_CONFIG, Work, show};
 use crate::configs;
 use crate::failure::Failure;
 use crate::migration;
@@ -76,9 +76,7 @@ impl App {
     fn try_run(self, args: impl IntoIterator<Item = OsString>) -> Result<ExitCode, Failure> {
         match cli::parse(args).map_err(Failure::request)? {
             Request::Help(args) => {
-                out::text(cli::help(
-                    &configs::composer(&args, TRAIN.config_name)?.groups(),
-                ));
+                out::text(cli::help(&configs::composer(&args, ROOT_CONFIG)?.groups()));
                 Ok(ExitCode::SUCCESS)
             }
             Request::Version => {
@@ -86,7 +84,11 @@ impl App {
                 Ok(ExitCode::SUCCESS)
             }
             Request::Run(command, args) => {
-                let composer = configs::composer(&args, command.config_name)?;
+                let (config_name, run) = match command.work {
+                    Work::Composed { config_name, run } => (config_name, run),
+                    Work::Plain(run) => return run(&args.overrides),
+                };
+                let composer = configs::composer(&args, config_name)?;
                 if args.is_sweep() {
                     return sweep::run(&composer, &args, &self.plugins);
                 }
@@ -100,7 +102,7 @@ impl App {
                         for note in migration::apply(&mut composition, &self.plugins) {
                             eprintln!("note: {note}");
                         }
-                        (command.run)(Invocation {
+                        run(Invocation {
                             groups: composer.groups(),
                             plugins: self.plugins,
                             composition,

@@ -28,6 +28,7 @@ pub(crate) struct Args {
     pub(crate) config_name: Option<String>,
     pub(crate) config_path: Option<PathBuf>,
     pub(crate) config_dir: Option<PathBuf>,
+    /// Overrides, or for a [`commands::Work::Plain`] command its operands.
     pub(crate) overrides: Vec<String>,
     run: bool,
     multirun: bool,
@@ -69,6 +70,8 @@ pub(crate) enum UsageError {
     Excluded(&'static str),
     #[error("`--multirun` is for `train`, not for `{0}`")]
     MultirunOf(&'static str),
+    #[error("`{0}` composes no config: it takes neither --cfg nor --info")]
+    NoConfig(&'static str),
     #[error("argument is not UTF-8: {0:?}")]
     NotUtf8(OsString),
 }
@@ -236,7 +239,12 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Request,
     let mut command = None;
     let mut flags_ended = false;
     while let Some(arg) = args.next() {
+        let is_plain = command.is_some_and(|command: &Command| command.is_plain());
         if flags_ended || !is_flag(&arg) {
+            if is_plain {
+                parsed.overrides.push(arg); // a path, and it may look like a command
+                continue;
+            }
             match command_named(&arg)? {
                 Some(found) if command.is_none() => command = Some(found),
                 _ => parsed.overrides.push(arg),
@@ -332,6 +340,9 @@ impl Args {
             flag,
             needs: "--cfg",
         };
+        if self.show.is_some() && command.is_plain() {
+            return Err(UsageError::NoConfig(command.name));
+        }
         if self.show.is_none() && self.resolve {
             return Err(alone("--resolve"));
         }
@@ -480,6 +491,12 @@ mod tests {
     #[test]
     fn a_command_may_follow_its_overrides() {
         assert_eq!(parsed(&["lr=1", "train"]).unwrap().overrides, ["lr=1"]);
+    }
+
+    #[test]
+    fn operands_of_inspect_are_paths_even_if_they_look_like_commands() {
+        let args = parsed(&["inspect", "train", "b"]).unwrap();
+        assert_eq!(args.overrides, ["train", "b"]);
     }
 
     #[test]

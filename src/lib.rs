@@ -19,6 +19,7 @@ mod configs;
 mod ending;
 mod failure;
 mod migration;
+mod origins;
 mod out;
 mod plugins;
 mod pretrained;

@@ -3,6 +3,7 @@
 //! ```text
 //! outputs/2026-01-31/12-00-00/
 //!   .hydra/{config,hydra,overrides}.yaml   as Hydra writes them
+//!   .hydra/origins.json                    where each value came from
 //!   config.yaml                            the whole config, resolved
 //!   environment.json                       version, git hash, machine
 //!   metrics.jsonl  summary.json            what happened; a summary only once the run has finished

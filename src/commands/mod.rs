@@ -1,6 +1,7 @@
 //! The subcommands, one file each.
 
 mod generate;
+mod inspect;
 pub(crate) mod show;
 mod train;
 
@@ -25,24 +26,54 @@ pub(crate) struct Invocation {
 pub(crate) struct Command {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
-    /// Its root config, unless `--config-name` says otherwise.
-    pub(crate) config_name: &'static str,
-    pub(crate) run: fn(Invocation) -> Result<ExitCode, Failure>,
+    pub(crate) work: Work,
 }
+
+impl Command {
+    /// Takes operands instead of overrides.
+    pub(crate) fn is_plain(&self) -> bool {
+        matches!(self.work, Work::Plain(_))
+    }
+}
+
+/// How a subcommand works.
+#[derive(Clone, Copy)]
+pub(crate) enum Work {
+    /// On a configuration whose root config is `config_name`, unless `--config-name` says otherwise.
+    Composed {
+        config_name: &'static str,
+        run: fn(Invocation) -> Result<ExitCode, Failure>,
+    },
+    /// On its arguments as they are.
+    Plain(fn(&[String]) -> Result<ExitCode, Failure>),
+}
+
+/// The root config of a run.
+pub(crate) const ROOT_CONFIG: &str = "default";
 
 /// What runs when no command is named.
 pub(crate) const TRAIN: Command = Command {
     name: "train",
     about: "Train a model; what is done when no command is named",
-    config_name: "default",
-    run: train::run,
+    work: Work::Composed {
+        config_name: ROOT_CONFIG,
+        run: train::run,
+    },
 };
 
 const GENERATE: Command = Command {
     name: "generate",
     about: "Continue a prompt with a checkpoint's model: checkpoint=DIR prompt=TEXT",
-    config_name: "generate",
-    run: generate::run,
+    work: Work::Composed {
+        config_name: "generate",
+        run: generate::run,
+    },
 };
 
-pub(crate) const TABLE: &[Command] = &[TRAIN, GENERATE];
+const INSPECT: Command = Command {
+    name: "inspect",
+    about: "Show a run, or how the configs of two runs differ and why: RUN [RUN]",
+    work: Work::Plain(inspect::run),
+};
+
+pub(crate) const TABLE: &[Command] = &[TRAIN, GENERATE, INSPECT];

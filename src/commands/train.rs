@@ -14,6 +14,7 @@ use tt_trainers::{Ending, StopFlag, TrainJob, load_params};
 use crate::commands::Invocation;
 use crate::ending::conclude;
 use crate::failure::Failure;
+use crate::origins::{self, ORIGINS};
 use crate::out;
 use crate::resume::{self, Decision, RESOLVED_CONFIG, Resume, Start, Wanted};
 use crate::run_dir::RunDir;
@@ -138,13 +139,14 @@ fn record(composition: &mut Composition, run_dir: &RunDir) -> Result<(), Failure
         .iter()
         .map(|text| Node::built_in(Value::Str((*text).to_owned())));
     let overrides = Node::built_in(Value::List(overrides.collect()));
-    let resolved = composition.resolve(Missing::Keep)?.to_json();
+    let resolved = composition.resolve(Missing::Keep)?;
     run_dir.reopen().map_err(Failure::run)?;
     for (name, content) in [
         (".hydra/config.yaml", composition.job().to_yaml()),
         (".hydra/hydra.yaml", composition.hydra().to_yaml()),
         (".hydra/overrides.yaml", overrides.to_yaml()),
-        (RESOLVED_CONFIG, pretty(&resolved)),
+        (ORIGINS, pretty(&origins::of(&resolved))),
+        (RESOLVED_CONFIG, pretty(&resolved.to_json())),
         ("environment.json", pretty(&tt_metrics::environment())),
     ] {
         run_dir.write(name, &content).map_err(Failure::run)?;

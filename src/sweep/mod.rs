@@ -21,7 +21,7 @@ mod launch;
 pub(crate) mod leash;
 mod plan;
 mod plot;
-mod progress;
+pub(crate) mod progress;
 mod report;
 
 use std::ffi::OsString;

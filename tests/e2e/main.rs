@@ -6,6 +6,7 @@ mod bad_input;
 mod command_line;
 mod generate;
 mod harness;
+mod inspect;
 mod learning;
 mod migration;
 mod pulse;

@@ -10,7 +10,6 @@ use crate::defaults::item::What;
 use crate::defaults::tree::TreeNode;
 use crate::diagnostic::{Diagnostic, Diagnostics, nearest};
 use crate::interpolation::resolve::{Missing, Resolver};
-use crate::origin::Origin;
 use crate::value::{Key, Map, Node, Value};
 
 /// Which part of a composition `--cfg` shows.
@@ -175,10 +174,10 @@ impl Composition {
         let resolver = Resolver::new(self.tree(), &self.environment);
         let resolved = resolver.tree(&as_path(self.tree(), path), Missing::Keep);
         let (value, origin) = match &resolved {
-            Ok(resolved) => (resolved.brief(), describe(&resolved.origin)),
+            Ok(resolved) => (resolved.brief(), resolved.origin.explain()),
             Err(_) => (
                 node.brief(),
-                format!("{} (cannot be resolved)", describe(&node.origin)),
+                format!("{} (cannot be resolved)", node.origin.explain()),
             ),
         };
         rows.push([path.to_string(), value, origin]);
@@ -189,18 +188,6 @@ impl Composition {
 fn goes_deeper(list: &Node, item: &Node) -> bool {
     item.is_container()
         || item.origin.to_string().split(':').next() != list.origin.to_string().split(':').next()
-}
-
-fn describe(origin: &Origin) -> String {
-    let mut text = match &origin.read_at {
-        Some(site) => format!("{site} -> {origin}"),
-        None => origin.to_string(),
-    };
-    let shown = origin.read_at.as_deref().unwrap_or(origin);
-    for choice in shown.choices() {
-        let _ = write!(text, ", {choice}");
-    }
-    text
 }
 
 fn under_hydra(hydra: Node) -> Node {

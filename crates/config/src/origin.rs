@@ -145,6 +145,21 @@ impl Origin {
         lines
     }
 
+    /// The whole story on one line: the place, the interpolation it was read through, and the choices that brought
+    /// the file in.
+    pub fn explain(&self) -> String {
+        let mut text = match &self.read_at {
+            Some(site) => format!("{site} -> {self}"),
+            None => self.to_string(),
+        };
+        let shown = self.read_at.as_deref().unwrap_or(self);
+        for choice in shown.choices() {
+            text.push_str(", ");
+            text.push_str(&choice);
+        }
+        text
+    }
+
     /// `at configs/x.yaml:4`, `on the command line`, ...: the place, as the end of a sentence.
     pub(crate) fn at(&self) -> String {
         match &self.place {

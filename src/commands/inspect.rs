@@ -1,0 +1,183 @@
+//! `tpu-train inspect RUN [RUN]`: what a run was and how far it came, or in what two runs' configs differ and why.
+//!
+//! Reads only what the runs have recorded: config files that have changed since make no difference.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, anyhow};
+use serde_json::{Map, Value as Json};
+use tt_config::Node;
+
+use crate::failure::Failure;
+use crate::origins::ORIGINS;
+use crate::out;
+use crate::resume::RESOLVED_CONFIG;
+use crate::run_dir::{self, SUMMARY};
+use crate::sweep::progress::last_row_with;
+
+/// Longer values are cut short.
+const MOST_CHARS: usize = 80;
+
+pub(crate) fn run(folders: &[String]) -> Result<ExitCode, Failure> {
+    let text = match folders {
+        [run] => summary(&Run::read(run)?)?,
+        [a, b] => comparison(&Run::read(a)?, &Run::read(b)?),
+        _ => {
+            return Err(Failure::Request(anyhow!(
+                "inspect takes one run folder, or two to compare: tpu-train inspect RUN_A RUN_B"
+            )));
+        }
+    };
+    out::text(text);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What a run folder says about its configuration.
+struct Run {
+    folder: PathBuf,
+    /// Resolved.
+    config: Node,
+    overrides: Vec<String>,
+    /// Empty for a run that recorded none.
+    origins: Map<String, Json>,
+}
+
+impl Run {
+    fn read(folder: &str) -> Result<Self, Failure> {
+        let folder = PathBuf::from(folder);
+        let config = folder.join(RESOLVED_CONFIG);
+        if !config.is_file() {
+            let shown = folder.display();
+            return Err(Failure::Request(match folder.is_dir() {
+                true => anyhow!("{shown} is not a run folder: it has no {RESOLVED_CONFIG}"),
+                false => anyhow!("there is no folder {shown}"),
+            }));
+        }
+        Ok(Self {
+            config: read_node(&config)?, // JSON is YAML
+            overrides: read_overrides(&folder)?,
+            origins: match read_json(&folder.join(ORIGINS))? {
+                Some(Json::Object(origins)) => origins,
+                _ => Map::new(),
+            },
+            folder,
+        })
+    }
+
+    fn origin(&self, path: &str) -> &str {
+        let recorded = self.origins.get(path).and_then(Json::as_str);
+        recorded.unwrap_or("origin not recorded")
+    }
+}
+
+fn read_node(path: &Path) -> Result<Node, Failure> {
+    Node::read(path).map_err(|problem| Failure::Config(problem.into()))
+}
+
+/// The overrides that a run has recorded, as they were given.
+pub(crate) fn read_overrides(folder: &Path) -> Result<Vec<String>, Failure> {
+    let overrides = read_node(&folder.join(".hydra/overrides.yaml"))?;
+    let texts = overrides.as_list().unwrap_or_default().iter();
+    Ok(texts.filter_map(Node::as_str).map(str::to_owned).collect())
+}
+
+/// A file that need not be there.
+fn read_json(path: &Path) -> Result<Option<Json>, Failure> {
+    if !path.is_file() {
+        return Ok(None);
+    }
+    let read = || {
+        let text = std::fs::read_to_string(path)?;
+        anyhow::Ok(serde_json::from_str(&text)?)
+    };
+    let json = read().with_context(|| path.display().to_string());
+    json.map(Some).map_err(Failure::Request)
+}
+
+fn comparison(a: &Run, b: &Run) -> String {
+    let differences = a.config.differences(&b.config);
+    let mut text = String::new();
+    let mut line = |line: String| {
+        writeln!(text, "{}", line.trim_end()).expect("into a string");
+    };
+    for (name, run) in [("A", a), ("B", b)] {
+        let (folder, overrides) = (run.folder.display(), run.overrides.join(" "));
+        line(format!("{name}  {folder}  {overrides}"));
+    }
+    line(match differences.len() {
+        0 => "\nthe configs are equal".to_owned(),
+        1 => "\n1 key differs".to_owned(),
+        count => format!("\n{count} keys differ"),
+    });
+    for difference in &differences {
+        line(format!("\n{}", difference.path));
+        for (name, run, node) in [("A", a, &difference.left), ("B", b, &difference.right)] {
+            line(match node {
+                Some(node) => format!(
+                    "  {name}  {}  from {}",
+                    brief(node),
+                    run.origin(&difference.path)
+                ),
+                None => format!("  {name}  no such key"),
+            });
+        }
+    }
+    text
+}
+
+/// The value on one line.
+fn brief(node: &Node) -> String {
+    let text = node.to_json().to_string();
+    match text.char_indices().nth(MOST_CHARS) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text,
+    }
+}
+
+fn summary(run: &Run) -> Result<String, Failure> {
+    let folder = &run.folder;
+    let mut text = String::new();
+    let mut row = |name: &str, value: String| {
+        writeln!(text, "{name:<12}{value}").expect("into a string");
+    };
+    let status = match run_dir::is_finished(folder) {
+        true => "finished",
+        false => "not finished",
+    };
+    row("run", format!("{}, {status}", folder.display()));
+    row("choices", choices(folder)?.join(" "));
+    row("overrides", run.overrides.join(" "));
+
+    for key in ["loss", "val_loss"] {
+        if let Some(last) = last_row_with(folder, key) {
+            row(key, format!("{} at step {}", last[key], last["step"]));
+        }
+    }
+    let summary = read_json(&folder.join(SUMMARY))?.unwrap_or_default();
+    if let Some(loss) = summary["final_val_loss"].as_f64() {
+        row("final loss", format!("{loss:.4} on validation"));
+    }
+    let latest = tt_checkpoint::latest(&run_dir::checkpoints(folder)).map_err(Failure::request)?;
+    row(
+        "checkpoint",
+        match latest.checkpoint {
+            Some(checkpoint) => checkpoint.dir().display().to_string(),
+            None => "none".to_owned(),
+        },
+    );
+    Ok(text)
+}
+
+/// What was chosen for each config group, Hydra's own groups left out.
+fn choices(folder: &Path) -> Result<Vec<String>, Failure> {
+    let hydra = read_node(&folder.join(".hydra/hydra.yaml"))?;
+    let choices = hydra.get("hydra.runtime.choices").and_then(Node::as_map);
+    let chosen = choices.into_iter().flatten().filter_map(|(group, option)| {
+        let is_own = group.as_str().starts_with("hydra/");
+        let option = option.as_str().filter(|_| !is_own)?;
+        Some(format!("{group}={option}"))
+    });
+    Ok(chosen.collect())
+}
