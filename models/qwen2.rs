@@ -33,6 +33,7 @@ pub struct Qwen2Config {
     #[schemars(range(min = 1))]
     pub intermediate_size: usize,
     /// Number of decoder blocks.
+    #[schemars(range(min = 1))]
     pub num_hidden_layers: usize,
     /// Number of query heads; divides `hidden_size` into an even head size.
     #[schemars(range(min = 1))]
@@ -45,15 +46,18 @@ pub struct Qwen2Config {
     pub max_position_embeddings: usize,
     /// Added to the mean square in RMSNorm.
     #[serde(default = "default_rms_norm_eps")]
+    #[schemars(range(min = 0.0))]
     pub rms_norm_eps: f64,
     /// Base of the rotary frequencies.
     #[serde(default = "default_rope_theta")]
+    #[schemars(range(min = 1.0))]
     pub rope_theta: f64,
     /// Whether the head is the embedding table.
     #[serde(default)]
     pub tie_word_embeddings: bool,
     /// Standard deviation of initial weights.
     #[serde(default = "default_initializer_range")]
+    #[schemars(range(min = 0.0))]
     pub initializer_range: f64,
     /// Whether layers from `max_window_layers` on look back `sliding_window` positions only.
     #[serde(default)]
@@ -94,11 +98,17 @@ impl ModelConfig for Qwen2Config {
             let why = format!("`attention_dropout`: {p} is not supported, only 0");
             return Err(Error::HfConfig(why));
         }
+        let num_hidden_layers = hf.require("num_hidden_layers")?;
+        let use_sliding_window = hf.get("use_sliding_window")?.unwrap_or(false);
+        let max_window_layers = match hf.get::<Vec<String>>("layer_types")? {
+            Some(types) => first_windowed(&types, num_hidden_layers, use_sliding_window)?,
+            None => hf.get("max_window_layers")?.unwrap_or(28),
+        };
         Ok(Self {
             vocab_size: hf.require("vocab_size")?,
             hidden_size: hf.require("hidden_size")?,
             intermediate_size: hf.require("intermediate_size")?,
-            num_hidden_layers: hf.require("num_hidden_layers")?,
+            num_hidden_layers,
             num_attention_heads: heads,
             num_key_value_heads: hf.get("num_key_value_heads")?.unwrap_or(heads),
             max_position_embeddings: hf.get("max_position_embeddings")?.unwrap_or(32_768),
@@ -108,9 +118,9 @@ impl ModelConfig for Qwen2Config {
             initializer_range: hf
                 .get("initializer_range")?
                 .unwrap_or(default_initializer_range()),
-            use_sliding_window: hf.get("use_sliding_window")?.unwrap_or(false),
+            use_sliding_window,
             sliding_window: hf.get("sliding_window")?,
-            max_window_layers: hf.get("max_window_layers")?.unwrap_or(28),
+            max_window_layers,
             hidden_dropout: 0.0,
         })
     }
@@ -124,6 +134,23 @@ impl ModelConfig for Qwen2Config {
 
     fn build(self) -> Result<Arc<dyn Model>> {
         Ok(Arc::new(Qwen2ForCausalLM::new(self)?))
+    }
+}
+
+/// The `max_window_layers` that `layer_types` of transformers 5 says: windows from some layer on. Errors: any
+/// other pattern, which Qwen2's own rule cannot make.
+fn first_windowed(types: &[String], layers: usize, windows: bool) -> Result<usize> {
+    let fail = |why: String| Err(Error::HfConfig(format!("`layer_types`: {why}")));
+    if types.len() != layers {
+        return fail(format!("{} entries for {layers} layers", types.len()));
+    }
+    let full = types.iter().take_while(|t| *t == "full_attention").count();
+    match types[full..].iter().find(|t| *t != "sliding_attention") {
+        Some(other) => fail(format!("`{other}` after a windowed layer is not supported")),
+        None if full < layers && !windows => {
+            fail("windowed layers, but `use_sliding_window` is false".to_owned())
+        }
+        None => Ok(full),
     }
 }
 
@@ -320,5 +347,70 @@ impl Model for Qwen2ForCausalLM {
             "use_sliding_window": c.use_sliding_window,
             "vocab_size": c.vocab_size,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(extra: Value) -> Value {
+        let mut config = json!({
+            "vocab_size": 8, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 2,
+            "num_attention_heads": 2, "sliding_window": 4,
+        });
+        let (Value::Object(all), Value::Object(extra)) = (&mut config, extra) else {
+            unreachable!("both are objects")
+        };
+        all.extend(extra);
+        config
+    }
+
+    #[test]
+    fn layer_types_say_where_windows_begin() {
+        let types = json!({
+            "use_sliding_window": true, "max_window_layers": 0,
+            "layer_types": ["full_attention", "sliding_attention"],
+        });
+        let read = Qwen2Config::from_hf(&config(types)).unwrap();
+        assert_eq!((read.max_window_layers, read.use_sliding_window), (1, true));
+    }
+
+    #[test]
+    fn what_would_change_the_numbers_unseen_is_refused() {
+        let refused = [
+            (
+                json!({"layer_types": ["sliding_attention", "full_attention"]}),
+                "layer_types",
+            ),
+            (
+                json!({"layer_types": ["full_attention", "sliding_attention"]}),
+                "layer_types",
+            ),
+            (json!({"layer_types": ["full_attention"]}), "layer_types"),
+            (json!({"hidden_act": "gelu"}), "hidden_act"),
+            (json!({"attention_dropout": 0.1}), "attention_dropout"),
+            (
+                json!({"rope_scaling": {"type": "yarn", "factor": 2.0}}),
+                "rope_scaling",
+            ),
+            (json!({"vocab_size": "many"}), "vocab_size"),
+        ];
+        for (extra, key) in refused {
+            let message = Qwen2Config::from_hf(&config(extra))
+                .unwrap_err()
+                .to_string();
+            assert!(message.contains(key), "{message}");
+        }
+    }
+
+    #[test]
+    fn sizes_that_do_not_fit_name_their_key() {
+        let mut fits = Qwen2Config::from_hf(&config(json!({}))).unwrap();
+        fits.num_attention_heads = 3;
+        let Err(Error::Config { key, .. }) = Qwen2ForCausalLM::new(fits) else {
+            panic!("3 heads do not divide 8")
+        };
+        assert_eq!(key, "num_attention_heads");
     }
 }

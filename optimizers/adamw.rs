@@ -22,9 +22,11 @@ pub struct AdamWConfig {
     pub lr: f64,
     /// Decay of the running means of the gradient and of its square.
     #[serde(default = "default_betas")]
+    #[schemars(inner(range(min = 0.0, max = 0.999_999)))]
     pub betas: [f64; 2],
     /// Added to the root of the second moment.
     #[serde(default = "default_eps")]
+    #[schemars(range(min = 0.0))]
     pub eps: f64,
     /// Share of a weight that `lr` times this removes each step; biases and norms are left alone.
     #[serde(default)]

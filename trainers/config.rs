@@ -54,7 +54,7 @@ pub struct TrainerConfig {
     pub log_interval: u64,
     /// Gradients are scaled down to this global L2 norm; null: not clipped.
     #[serde(default)]
-    #[schemars(range(min = 0.0))]
+    #[schemars(range(min = 1e-9))]
     pub max_grad_norm: Option<f64>,
     /// What changes the weights.
     pub optimizer: OptimizerConfig,
@@ -80,7 +80,7 @@ pub struct OptimizerConfig {
 pub struct SampleConfig {
     /// How many continuations are shown; 0 for none.
     pub count: usize,
-    /// Tokens of the validation row that are given.
+    /// Tokens of a validation document that are given.
     #[schemars(range(min = 1))]
     pub prompt_tokens: usize,
     /// Tokens to add at most.

@@ -10,6 +10,11 @@ pub enum Error {
     /// A checkpoint that does not belong to this run.
     #[error("checkpoint: {0}")]
     State(String),
+    #[error("cannot write {}: {source}", path.display())]
+    Write {
+        path: std::path::PathBuf,
+        source: std::io::Error,
+    },
     #[error("loss is {loss} at step {step}")]
     NonFinite { step: u64, loss: f32 },
     #[error("no trainable parameter got a gradient at step {step}")]

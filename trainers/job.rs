@@ -1,7 +1,8 @@
 //! A training run from its first step to its last checkpoint.
 //!
-//! Order of events after a step: its row is logged, then validation, samples, checkpoint, so that a
-//! checkpoint implies the rows up to its step, and a resumed run writes the rows it would have written.
+//! Order of events after a step: its row is logged, then validation, checkpoint, samples, so that a
+//! checkpoint implies the rows up to its step, a resumed run writes the rows it would have written, and
+//! nothing for show can lose what was trained.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use tt_collators::{Batch, Loader, Pipeline};
 use tt_metrics::{Metrics, StepRecord, ValRecord};
 use tt_models::Model;
 use tt_nn::ParamTree;
-use tt_optimizers::{Optimizer, Schedule};
+use tt_optimizers::{Optimizer, Schedule, ScheduleKind};
 use tt_tensor::{Device, Seed};
 
 use crate::Trainer;
@@ -149,7 +150,6 @@ impl Run {
             Seed::new(seed),
             device,
         );
-        let tokenizer_files = write_tokenizer(&data, &run_dir)?;
         let mut run_state = (0, None);
         if let Some(checkpoint) = &resume {
             let state = state::restore(&mut training, &mut *trainer, checkpoint)?;
@@ -161,6 +161,7 @@ impl Run {
         }
         trainer.post_init(&mut training)?;
         let (tokens, cursor) = run_state;
+        let tokenizer_files = write_tokenizer(&data, &run_dir)?;
         Ok(Self {
             loader: data.train(cursor)?,
             writer: Writer::open(run_dir.join("checkpoints"), config.checkpoint.clone())?,
@@ -249,14 +250,14 @@ impl Run {
         if due(self.config.eval_interval) {
             self.validate()?;
         }
+        if due(self.config.checkpoint_interval) {
+            self.save()?;
+        }
         if due(self.config.sample_interval) {
             let shown = sample(&self.training, &self.data, &self.config.sample)?;
             shown
                 .iter()
                 .for_each(|text| self.metrics.message(&text.to_string()));
-        }
-        if due(self.config.checkpoint_interval) {
-            self.save()?;
         }
         Ok(())
     }
@@ -316,22 +317,25 @@ impl Run {
             true => Ending::Finished,
             false => Ending::Stopped,
         };
-        let mut final_val_loss = None;
-        let mut continuations = Vec::new();
-        if ending == Ending::Finished {
-            final_val_loss = Some(self.validate()?);
-            continuations = sample(&self.training, &self.data, &self.config.sample)?;
-        }
+        let final_val_loss = match ending {
+            Ending::Finished => Some(self.validate()?),
+            Ending::Stopped => None,
+        };
         self.save()?;
         let written = self.writer.wait()?;
         self.note(written);
+        let continuations = match ending {
+            Ending::Finished => sample(&self.training, &self.data, &self.config.sample)?,
+            Ending::Stopped => Vec::new(),
+        };
         self.metrics.finish()?;
         Ok(Outcome {
             ending,
             step: self.training.step,
             final_val_loss,
             checkpoint: self.checkpoint.unwrap_or_default(),
-            tokens_per_second: self.trained_tokens as f64 / self.trained.as_secs_f64(),
+            tokens_per_second: self.trained_tokens as f64
+                / self.trained.as_secs_f64().max(f64::MIN_POSITIVE),
             continuations,
         })
     }
@@ -343,6 +347,12 @@ fn check(config: &TrainerConfig, data: &Pipeline, model: &dyn Model) -> Result<(
     if config.max_steps.is_none() && config.num_epochs.is_none() {
         let why = "neither this nor `trainer.num_epochs` is given".to_owned();
         return fail("trainer.max_steps", why);
+    }
+    let scheduler = &config.lr_scheduler;
+    let endless = config.max_steps.is_none() && scheduler.num_training_steps.is_none();
+    if endless && scheduler.kind == ScheduleKind::Cosine {
+        let why = "a cosine needs a length: give this or `trainer.max_steps`".to_owned();
+        return fail("trainer.lr_scheduler.num_training_steps", why);
     }
     let (global, micro) = (config.global_batch_size, config.micro_batch_size);
     if micro == 0 || global % micro != 0 {
@@ -365,9 +375,9 @@ fn check(config: &TrainerConfig, data: &Pipeline, model: &dyn Model) -> Result<(
 /// Puts the tokenizer's files into the run folder, from where each checkpoint takes them.
 fn write_tokenizer(data: &Pipeline, run_dir: &std::path::Path) -> Result<Vec<PathBuf>> {
     let dir = run_dir.join("tokenizer");
-    let io = |path: &std::path::Path, error: std::io::Error| {
-        let path = path.display();
-        Error::State(format!("{path}: {error}"))
+    let io = |path: &std::path::Path, source| Error::Write {
+        path: path.to_owned(),
+        source,
     };
     std::fs::create_dir_all(&dir).map_err(|error| io(&dir, error))?;
     let files = data.tokenizer().files().iter();

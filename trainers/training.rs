@@ -167,7 +167,8 @@ impl StepOutput {
             parts.push(scalar.reshape(1)?);
         }
         let values = Tensor::cat(&parts, 0)?.to_vec::<f32>()?;
-        let weight = values[1];
+        // A step without a token to learn from has a loss of 0.
+        let weight = values[1].max(f32::MIN_POSITIVE);
         let names = scalars.iter().map(|(name, _)| *name);
         Ok(StepNumbers {
             loss: values[0] / weight,

@@ -92,7 +92,7 @@ fn prompts<'a>(batches: &'a [Batch], config: &SampleConfig) -> Vec<&'a [u32]> {
             for segment in segments.chunk_by(|a, b| a == b) {
                 let document = &ids[start..start + segment.len()];
                 let whole = segment[0] != 0 && !(start == 0 && continues);
-                if whole && document.len() >= 2 * config.prompt_tokens {
+                if whole && document.len() / 2 >= config.prompt_tokens {
                     prompts.push(&document[..config.prompt_tokens]);
                 }
                 start += segment.len();

@@ -264,5 +264,9 @@ on_each_device! {
         assert_eq!(scalar(&factor), 0.5);
         let (factor, _) = fused::clip_scale(&squares, &weight, None).unwrap();
         assert_eq!(scalar(&factor), 0.5);
+        let nothing = Tensor::zeros(2, device).unwrap();
+        let none = Tensor::zeros((), device).unwrap();
+        let (factor, norm) = fused::clip_scale(&nothing, &none, Some(1.0)).unwrap();
+        assert_eq!((scalar(&norm), scalar(&factor) * 0.0), (0.0, 0.0));
     }
 }

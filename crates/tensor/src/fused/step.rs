@@ -32,13 +32,16 @@ pub fn sum_squares(
 /// What gradients of a summed loss are multiplied by: `1 / weight`, times `min(1, max_norm / (norm + 1e-6))` if
 /// clipping is on, where `norm` is that of the gradients already divided by `weight`.
 ///
+/// A step without a token to learn from has weight 0 and gradients of 0: it gives a norm of 0, not NaN.
+///
 /// `squares` are the [`sum_squares`] of the summed gradients, `weight` is a scalar. Gives (factor `[1]`, norm `[]`).
 pub fn clip_scale(
     squares: &Tensor,
     weight: &Tensor,
     max_norm: Option<f64>,
 ) -> Result<(Tensor, Tensor)> {
-    let inverse = weight.reshape(())?.recip()?;
+    let least = Tensor::full(f32::MIN_POSITIVE, (), weight.device())?;
+    let inverse = weight.reshape(())?.maximum(&least)?.recip()?;
     let norm = squares.sum_all()?.sqrt()?.mul(&inverse)?;
     let factor = match max_norm {
         None => inverse,
