@@ -40,13 +40,10 @@ fn train(
     setup.config.device.start_threads()?;
     let stop = StopFlag::default();
     let signal = StopSignal::install(stop.clone()).map_err(Failure::run)?;
-    let data = setup.open_data(composition)?;
-    let baselines = data.baselines().map_err(Failure::run)?;
-
     let Start {
-        run_dir,
+        folder,
         checkpoint,
-        notes,
+        mut notes,
     } = match decide(composition, &setup.config.resume)? {
         Decision::Start(start) => start,
         Decision::Finished(folder) => {
@@ -57,6 +54,9 @@ fn train(
             return Ok(ExitCode::SUCCESS);
         }
     };
+    let data = setup.open_data(composition, checkpoint.as_ref())?;
+    let baselines = data.baselines().map_err(Failure::run)?;
+    let run_dir = folder.take(&mut notes).map_err(Failure::request)?;
     notes.iter().for_each(out::line);
 
     let Setup {
@@ -92,7 +92,7 @@ fn train(
     let console = Console::new(
         &config.logging,
         first_step,
-        trainer_config.max_steps.unwrap_or(0),
+        trainer_config.max_steps,
         trainer_config.log_interval,
     );
     let metrics = Metrics::new(open_metrics(&run_dir, first_step)?).with(console);

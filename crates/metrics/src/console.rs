@@ -23,7 +23,7 @@ pub struct Console {
     /// The step this process began after, and when it did.
     first_step: u64,
     start: Instant,
-    num_steps: u64,
+    num_steps: Option<u64>,
     log_interval: u64,
 }
 
@@ -34,9 +34,14 @@ enum Show {
 }
 
 impl Console {
-    /// For a run of `num_steps` steps that has done `first_step` of them. As lines, one step in
-    /// `log_interval` is shown, and the first and the last.
-    pub fn new(config: &LoggingConfig, first_step: u64, num_steps: u64, log_interval: u64) -> Self {
+    /// For a run of `num_steps` steps, if that is known, that has done `first_step` of them. As
+    /// lines, one step in `log_interval` is shown, and the first and the last.
+    pub fn new(
+        config: &LoggingConfig,
+        first_step: u64,
+        num_steps: Option<u64>,
+        log_interval: u64,
+    ) -> Self {
         let show = match config.progress {
             Progress::Auto if is_capable_terminal() => {
                 Show::Bar(bar(ProgressDrawTarget::stdout(), first_step, num_steps))
@@ -47,7 +52,7 @@ impl Console {
         Self::with(show, first_step, num_steps, log_interval)
     }
 
-    fn with(show: Show, first_step: u64, num_steps: u64, log_interval: u64) -> Self {
+    fn with(show: Show, first_step: u64, num_steps: Option<u64>, log_interval: u64) -> Self {
         Self {
             show,
             first_step,
@@ -59,21 +64,32 @@ impl Console {
 
     fn is_shown(&self, step: u64) -> bool {
         step == self.first_step + 1
-            || step == self.num_steps
+            || Some(step) == self.num_steps
             || (self.log_interval > 0 && step.is_multiple_of(self.log_interval))
     }
 
     /// At the mean pace so far, everything included.
     fn time_left(&self, step: u64) -> Option<Duration> {
         let done = step.checked_sub(self.first_step).filter(|&n| n > 0)?;
-        let left = self.num_steps.saturating_sub(step);
+        let left = self.num_steps?.checked_sub(step).filter(|&n| n > 0)?;
         let seconds = self.start.elapsed().as_secs_f64() / done as f64 * left as f64;
         Duration::try_from_secs_f64(seconds).ok()
     }
 
+    /// `  ETA 5s`, or nothing if there is none left or it is not known.
+    fn eta(&self, step: u64) -> String {
+        match self.time_left(step) {
+            Some(left) => format!("  ETA {}", text::duration(left)),
+            None => String::new(),
+        }
+    }
+
     fn line(&self, record: &Record) -> String {
-        let width = self.num_steps.to_string().len();
-        let mut line = format!("step {:>width$}/{}", record.step(), self.num_steps);
+        let step = record.step();
+        let mut line = match self.num_steps {
+            Some(all) => format!("step {step:>width$}/{all}", width = all.to_string().len()),
+            None => format!("step {step}"),
+        };
         let mut field = |name: &str, value: f64| {
             line.push_str(&format!("  {name} {}", text::value(value)));
         };
@@ -90,9 +106,7 @@ impl Console {
         }
         if let Record::Step(r) = record {
             line.push_str(&format!("  {} tok/s", text::count(r.tokens_per_second)));
-            if let Some(left) = self.time_left(r.step).filter(|_| r.step < self.num_steps) {
-                line.push_str(&format!("  ETA {}", text::duration(left)));
-            }
+            line.push_str(&self.eta(r.step));
         }
         line
     }
@@ -103,13 +117,12 @@ impl Sink for Console {
         match (&self.show, record) {
             (Show::Messages(_), _) => {}
             (Show::Bar(bar), Record::Step(r)) => {
-                let left = self.time_left(r.step).unwrap_or_default();
                 bar.set_message(format!(
-                    "loss {}  lr {}  {} tok/s  ETA {}",
+                    "loss {}  lr {}  {} tok/s{}",
                     text::value(r.loss.into()),
                     text::value(r.lr),
                     text::count(r.tokens_per_second),
-                    text::duration(left),
+                    self.eta(r.step),
                 ));
                 bar.set_position(r.step);
             }
@@ -137,21 +150,21 @@ impl Sink for Console {
     }
 }
 
-fn bar(target: ProgressDrawTarget, first_step: u64, num_steps: u64) -> ProgressBar {
+fn bar(target: ProgressDrawTarget, first_step: u64, num_steps: Option<u64>) -> ProgressBar {
     let no_color = env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
-    let style = ProgressStyle::with_template(template(!no_color))
+    let style = ProgressStyle::with_template(template(!no_color, num_steps.is_some()))
         .unwrap_or_else(|_| ProgressStyle::default_bar())
         .progress_chars("=> ");
-    let bar = ProgressBar::with_draw_target(Some(num_steps), target).with_style(style);
+    let bar = ProgressBar::with_draw_target(num_steps, target).with_style(style);
     bar.set_position(first_step);
     bar
 }
 
-fn template(color: bool) -> &'static str {
-    if color {
-        "step {pos}/{len} [{bar:12.cyan}] {wide_msg}"
-    } else {
-        "step {pos}/{len} [{bar:12}] {wide_msg}"
+fn template(color: bool, has_length: bool) -> &'static str {
+    match (has_length, color) {
+        (true, true) => "step {pos}/{len} [{bar:12.cyan}] {wide_msg}",
+        (true, false) => "step {pos}/{len} [{bar:12}] {wide_msg}",
+        (false, _) => "step {pos}  {wide_msg}",
     }
 }
 
@@ -209,7 +222,7 @@ mod tests {
     #[test]
     fn lines_show_the_first_the_last_and_one_step_in_log_interval() {
         let out = Shared::default();
-        let mut console = Console::with(Show::Lines(Box::new(out.clone())), 3, 25, 10);
+        let mut console = Console::with(Show::Lines(Box::new(out.clone())), 3, Some(25), 10);
         for i in 4..=25 {
             console.record(&step(i), 0);
         }
@@ -227,7 +240,7 @@ mod tests {
     #[test]
     fn line_has_every_number_and_no_control_characters() {
         let out = Shared::default();
-        let mut console = Console::with(Show::Lines(Box::new(out.clone())), 0, 25, 10);
+        let mut console = Console::with(Show::Lines(Box::new(out.clone())), 0, Some(25), 10);
         console.record(&step(25), 0);
         let mut scored = val(25);
         if let Record::Val(r) = &mut scored {
@@ -244,8 +257,19 @@ mod tests {
     }
 
     #[test]
+    fn a_run_of_unknown_length_shows_its_steps_and_no_end() {
+        let out = Shared::default();
+        let mut console = Console::with(Show::Lines(Box::new(out.clone())), 0, None, 10);
+        console.record(&step(10), 0);
+        assert_eq!(
+            out.text(),
+            "step 10  loss 5.250  lr 4.2e-5  grad_norm 1.500  12.3k tok/s\n"
+        );
+    }
+
+    #[test]
     fn time_left_counts_from_where_the_run_was_resumed() {
-        let mut console = Console::with(Show::Lines(Box::new(io::sink())), 90, 100, 1);
+        let mut console = Console::with(Show::Lines(Box::new(io::sink())), 90, Some(100), 1);
         console.start = Instant::now() - Duration::from_secs(10);
         let left = console.time_left(92).unwrap().as_secs_f64();
         assert!((left - 40.0).abs() < 1.0, "{left}");
@@ -256,7 +280,7 @@ mod tests {
     fn bar_shows_the_step_and_keeps_messages_above() {
         let term = InMemoryTerm::new(10, 80);
         let target = ProgressDrawTarget::term_like(Box::new(term.clone()));
-        let mut console = Console::with(Show::Bar(bar(target, 0, 50)), 0, 50, 10);
+        let mut console = Console::with(Show::Bar(bar(target, 0, Some(50))), 0, Some(50), 10);
         console.record(&step(25), 0);
         console.message("checkpoint saved");
         console.record(&val(25), 0);
@@ -279,7 +303,7 @@ mod tests {
     fn bar_stays_on_one_line_of_a_narrow_terminal() {
         let term = InMemoryTerm::new(10, 40);
         let target = ProgressDrawTarget::term_like(Box::new(term.clone()));
-        let mut console = Console::with(Show::Bar(bar(target, 0, 500)), 0, 500, 10);
+        let mut console = Console::with(Show::Bar(bar(target, 0, Some(500))), 0, Some(500), 10);
         for i in 1..=500 {
             console.record(&step(i), 0);
         }
@@ -296,7 +320,7 @@ mod tests {
     #[test]
     fn without_progress_only_messages_are_shown() {
         let out = Shared::default();
-        let mut console = Console::with(Show::Messages(Box::new(out.clone())), 0, 25, 1);
+        let mut console = Console::with(Show::Messages(Box::new(out.clone())), 0, Some(25), 1);
         console.record(&step(1), 0);
         console.record(&val(1), 0);
         console.message("hello");
@@ -304,10 +328,10 @@ mod tests {
     }
 
     #[test]
-    fn both_templates_are_valid_and_one_has_no_colour() {
-        for color in [true, false] {
-            ProgressStyle::with_template(template(color)).unwrap();
+    fn all_templates_are_valid_and_one_has_no_colour() {
+        for (color, has_length) in [(true, true), (true, false), (false, true), (false, false)] {
+            ProgressStyle::with_template(template(color, has_length)).unwrap();
         }
-        assert!(!template(false).contains("cyan"));
+        assert!(!template(false, true).contains("cyan"));
     }
 }

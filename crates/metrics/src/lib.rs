@@ -9,7 +9,7 @@
 //! # let tmp = tempfile::tempdir()?;
 //! # let dir = tmp.path();
 //! let jsonl = Jsonl::create(&dir.join("metrics.jsonl"))?;
-//! let console = Console::new(&LoggingConfig::default(), 0, 1, 10);
+//! let console = Console::new(&LoggingConfig::default(), 0, Some(1), 10);
 //! let mut metrics = Metrics::new(jsonl).with(console);
 //! metrics.log(StepRecord { step: 1, loss: 0.3, ..StepRecord::default() })?;
 //! metrics.finish()?;
