@@ -100,10 +100,13 @@ impl ModelConfig for Qwen2Config {
         }
         let num_hidden_layers = hf.require("num_hidden_layers")?;
         let use_sliding_window = hf.get("use_sliding_window")?.unwrap_or(false);
-        let max_window_layers = match hf.get::<Vec<String>>("layer_types")? {
-            Some(types) => first_windowed(&types, num_hidden_layers, use_sliding_window)?,
-            None => hf.get("max_window_layers")?.unwrap_or(28),
-        };
+        let mut max_window_layers = hf.get("max_window_layers")?.unwrap_or(28);
+        if let Some(types) = hf.get::<Vec<String>>("layer_types")? {
+            let first = first_windowed(&types, num_hidden_layers, use_sliding_window)?;
+            if use_sliding_window {
+                max_window_layers = first;
+            }
+        }
         Ok(Self {
             vocab_size: hf.require("vocab_size")?,
             hidden_size: hf.require("hidden_size")?,

@@ -53,7 +53,6 @@ pub struct TrainJob {
     pub run_dir: PathBuf,
     /// Goes on from here. `params` must have been loaded from it.
     pub resume: Option<Checkpoint>,
-    pub metrics: Metrics,
     pub stop: StopFlag,
 }
 
@@ -80,22 +79,92 @@ pub struct Outcome {
     pub continuations: Vec<Continuation>,
 }
 
-/// Trains. Errors leave the checkpoints written so far.
-pub fn run(job: TrainJob) -> Result<Outcome> {
-    let mut run = Run::start(job)?;
-    while !run.is_done() {
-        // Waiting for data is part of a step: slow data must show in the tokens per second.
-        let started = Instant::now();
-        let Some(batches) = run.next_batches()? else {
-            break;
-        };
-        run.step(batches, started)?;
-        run.look()?;
-        if run.stop.is_requested() {
-            break;
+impl TrainJob {
+    /// Everything that may refuse the run: afterwards it is safe to touch its folder. Nothing is written.
+    pub fn prepare(self) -> Result<Prepared> {
+        let TrainJob {
+            model,
+            params,
+            mut trainer,
+            optimizer,
+            config,
+            data,
+            device,
+            seed,
+            run_dir,
+            resume,
+            stop,
+        } = self;
+        check(&config, &data, &*model)?;
+        let total = config.max_steps.unwrap_or(u64::MAX);
+        let mut training = Training::new(
+            model,
+            optimizer,
+            params,
+            Schedule::new(&config.lr_scheduler, total),
+            config.max_grad_norm,
+            Seed::new(seed),
+            device,
+        );
+        let (mut tokens, mut cursor) = (0, None);
+        if let Some(checkpoint) = &resume {
+            let state = state::restore(&mut training, &mut *trainer, checkpoint)?;
+            if state.seed != seed {
+                let why = format!("made with seed {}, this run has {seed}", state.seed);
+                return Err(Error::State(why));
+            }
+            (tokens, cursor) = (state.tokens, Some(state.cursor));
         }
+        trainer.post_init(&mut training)?;
+        Ok(Prepared {
+            loader: data.train(cursor)?,
+            cursor: cursor.unwrap_or_default(),
+            tokens,
+            training,
+            trainer,
+            config,
+            data,
+            stop,
+            seed,
+            run_dir,
+            resume,
+        })
     }
-    run.end()
+}
+
+/// A run that nothing stands against any more.
+pub struct Prepared {
+    training: Training,
+    trainer: Box<dyn Trainer>,
+    config: TrainerConfig,
+    data: Pipeline,
+    loader: Loader,
+    tokens: u64,
+    cursor: tt_data::Cursor,
+    stop: StopFlag,
+    seed: u64,
+    run_dir: PathBuf,
+    resume: Option<Checkpoint>,
+}
+
+impl Prepared {
+    /// Trains. Errors leave the checkpoints written so far.
+    pub fn run(self, metrics: Metrics) -> Result<Outcome> {
+        let mut run = Run::start(self, metrics)?;
+        while !run.is_done() {
+            // Waiting for data is part of a step: slow data must show in the tokens per second.
+            let started = Instant::now();
+            let Some(batches) = run.next_batches()? else {
+                break;
+            };
+            run.step(batches, started)?;
+            run.look()?;
+            if run.stop.is_requested() {
+                break;
+            }
+        }
+        run.end()
+    }
 }
 
 struct Run {
@@ -125,58 +194,30 @@ struct Run {
 }
 
 impl Run {
-    fn start(job: TrainJob) -> Result<Self> {
-        let TrainJob {
-            model,
-            params,
-            mut trainer,
-            optimizer,
+    fn start(prepared: Prepared, metrics: Metrics) -> Result<Self> {
+        let Prepared {
+            training,
             config,
             data,
-            device,
-            seed,
             run_dir,
             resume,
             ..
-        } = job;
-        check(&config, &data, &*model)?;
-        let total = config.max_steps.unwrap_or(u64::MAX);
-        let mut training = Training::new(
-            model,
-            optimizer,
-            params,
-            Schedule::new(&config.lr_scheduler, total),
-            config.max_grad_norm,
-            Seed::new(seed),
-            device,
-        );
-        let mut run_state = (0, None);
-        if let Some(checkpoint) = &resume {
-            let state = state::restore(&mut training, &mut *trainer, checkpoint)?;
-            if state.seed != seed {
-                let why = format!("made with seed {}, this run has {seed}", state.seed);
-                return Err(Error::State(why));
-            }
-            run_state = (state.tokens, Some(state.cursor));
-        }
-        trainer.post_init(&mut training)?;
-        let (tokens, cursor) = run_state;
-        let tokenizer_files = write_tokenizer(&data, &run_dir)?;
+        } = prepared;
         Ok(Self {
-            loader: data.train(cursor)?,
+            tokenizer_files: write_tokenizer(&data, &run_dir)?,
             writer: Writer::open(run_dir.join("checkpoints"), config.checkpoint.clone())?,
             saved: resume.as_ref().map(|_| training.step),
             checkpoint: resume.map(|checkpoint| checkpoint.dir().to_owned()),
-            tokens,
-            cursor: cursor.unwrap_or_default(),
             training,
-            trainer,
+            trainer: prepared.trainer,
             config,
             data,
-            metrics: job.metrics,
-            tokenizer_files,
-            stop: job.stop,
-            seed,
+            loader: prepared.loader,
+            metrics,
+            stop: prepared.stop,
+            seed: prepared.seed,
+            tokens: prepared.tokens,
+            cursor: prepared.cursor,
             exhausted: false,
             batches: Vec::new(),
             validated: None,

@@ -41,7 +41,7 @@ use tt_tensor::Tensor;
 pub use config::{OptimizerConfig, SampleConfig, TrainerConfig};
 pub use device_batch::DeviceBatch;
 pub use error::{Error, Result};
-pub use job::{Ending, Outcome, StopFlag, TrainJob, run};
+pub use job::{Ending, Outcome, Prepared, StopFlag, TrainJob};
 pub use lm_trainer::{LMTrainer, LMTrainerOptions};
 pub use training::{StepNumbers, StepOutput, Totals, Training};
 pub use validation::Continuation;

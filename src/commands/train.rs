@@ -77,16 +77,7 @@ fn train(
             ParamTree::init(&model.params(), seed, device).map_err(Failure::run)?
         }
     };
-    // A checkpoint that does not fit has been refused by now: an earlier run's record is still what it was.
-    record(composition, &run_dir)?;
-    out::line(format!(
-        "{:.2} M parameters; baselines on validation: unigram {:.4}, bigram {:.4} nats/token",
-        params.elem_count() as f64 / 1e6,
-        baselines.unigram_nats,
-        baselines.bigram_nats
-    ));
-    out::line(format!("run folder {}", run_dir.path().display()));
-
+    let num_parameters = params.elem_count();
     let optimizer = make_optimizer(&params).map_err(Failure::run)?;
     let first_step = checkpoint.as_ref().map_or(0, Checkpoint::step);
     let console = Console::new(
@@ -95,8 +86,7 @@ fn train(
         trainer_config.max_steps,
         trainer_config.log_interval,
     );
-    let metrics = Metrics::new(open_metrics(&run_dir, first_step)?).with(console);
-    let outcome = tt_trainers::run(TrainJob {
+    let prepared = TrainJob {
         model,
         params,
         trainer,
@@ -107,10 +97,21 @@ fn train(
         seed: config.seed,
         run_dir: run_dir.path().to_owned(),
         resume: checkpoint,
-        metrics,
         stop,
-    })
+    }
+    .prepare()
     .map_err(classify)?;
+    // What does not fit has been refused by now: until here an earlier run's record is what it was.
+    record(composition, &run_dir)?;
+    out::line(format!(
+        "{:.2} M parameters; baselines on validation: unigram {:.4}, bigram {:.4} nats/token",
+        num_parameters as f64 / 1e6,
+        baselines.unigram_nats,
+        baselines.bigram_nats
+    ));
+    out::line(format!("run folder {}", run_dir.path().display()));
+    let metrics = Metrics::new(open_metrics(&run_dir, first_step)?).with(console);
+    let outcome = prepared.run(metrics).map_err(classify)?;
     conclude(&outcome, &baselines, &run_dir, arguments).map_err(Failure::run)?;
     Ok(match outcome.ending {
         Ending::Finished => ExitCode::SUCCESS,

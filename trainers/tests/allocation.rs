@@ -10,7 +10,6 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use tt_metrics::{Record, Sink};
-use tt_trainers::run;
 
 const LARGE: usize = 4096;
 static LARGE_ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
@@ -50,10 +49,10 @@ impl Sink for PerStep {
 #[test]
 fn a_step_allocates_nothing_large_once_warm() {
     let dir = tempfile::tempdir().unwrap();
-    let mut job = common::job(dir.path(), 40);
+    let job = common::job(dir.path(), 40).prepare().unwrap();
     let (sender, counts) = std::sync::mpsc::channel();
-    job.metrics = job.metrics.with(PerStep(sender));
-    run(job).unwrap();
+    let metrics = common::metrics(dir.path()).with(PerStep(sender));
+    job.run(metrics).unwrap();
     let counts: Vec<usize> = counts.iter().collect();
     assert_eq!(counts.len(), 40);
     assert!(counts[0] > 0, "the first step fills the pool");

@@ -9,12 +9,13 @@ use tt_checkpoint::Checkpoint;
 use tt_models::{Input, Model, ModelConfig, Qwen2Config, Qwen2ForCausalLM};
 use tt_nn::Forward;
 use tt_tensor::{Device, Tensor};
-use tt_trainers::{load_params, run};
+use tt_trainers::load_params;
 
 #[test]
 fn candle_transformers_gives_our_logits_for_our_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
-    let outcome = run(common::job(dir.path(), 3)).unwrap();
+    let job = common::job(dir.path(), 3).prepare().unwrap();
+    let outcome = job.run(common::metrics(dir.path())).unwrap();
     let checkpoint = Checkpoint::open(&outcome.checkpoint).unwrap();
 
     let config = checkpoint.config().unwrap();

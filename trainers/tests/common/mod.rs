@@ -26,6 +26,11 @@ pub fn model(hidden_dropout: f64) -> Arc<dyn Model> {
     Arc::new(Qwen2ForCausalLM::new(config).unwrap())
 }
 
+/// The record of a run in `run_dir`.
+pub fn metrics(run_dir: &Path) -> Metrics {
+    Metrics::new(Jsonl::create(&run_dir.join("metrics.jsonl")).unwrap())
+}
+
 /// `max_steps` steps of two micro-batches on the embedded stories.
 pub fn job(run_dir: &Path, max_steps: u64) -> TrainJob {
     let config: TrainerConfig = serde_json::from_value(json!({
@@ -59,7 +64,6 @@ pub fn job(run_dir: &Path, max_steps: u64) -> TrainJob {
         eps: 1e-8,
         weight_decay: 0.1,
     };
-    let jsonl = Jsonl::create(&run_dir.join("metrics.jsonl")).unwrap();
     TrainJob {
         optimizer: Box::new(AdamW::new(adamw, &params).unwrap()),
         params,
@@ -71,7 +75,6 @@ pub fn job(run_dir: &Path, max_steps: u64) -> TrainJob {
         seed: 1,
         run_dir: run_dir.to_owned(),
         resume: None,
-        metrics: Metrics::new(jsonl),
         stop: StopFlag::default(),
     }
 }
