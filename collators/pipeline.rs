@@ -29,6 +29,9 @@ pub struct PipelineOptions {
     pub shard: Shard,
     /// Where a trained tokenizer is kept.
     pub cache: Option<PathBuf>,
+    /// A tokenizer, or a folder with one, that comes with the model: taken where the config names
+    /// none, instead of training one.
+    pub tokenizer: Option<PathBuf>,
     /// What `data.collator.type` may name.
     pub collators: Table<BuildCollator>,
 }
@@ -41,6 +44,7 @@ impl Default for PipelineOptions {
             num_epochs: None,
             shard: Shard::default(),
             cache: cache_folder(),
+            tokenizer: None,
             collators: TABLE,
         }
     }
@@ -71,9 +75,7 @@ impl Pipeline {
             }
         }
         let dataset = Dataset::open(config)?;
-        let cache = options.cache.as_deref();
-        let tokenizer = Tokenizer::open(&config.tokenizer, dataset.train.as_ref(), cache)?;
-        let tokenizer = Arc::new(tokenizer);
+        let tokenizer = Arc::new(open_tokenizer(config, options, dataset.train.as_ref())?);
         let name = &config.collator.r#type;
         let entry = options
             .collators
@@ -186,5 +188,16 @@ impl Pipeline {
             num_epochs,
             self.config.num_workers,
         )
+    }
+}
+
+fn open_tokenizer(
+    config: &DataConfig,
+    options: &PipelineOptions,
+    train: &dyn Source,
+) -> Result<Tokenizer, DataError> {
+    match (&config.tokenizer.path, &options.tokenizer) {
+        (None, Some(path)) => Tokenizer::load(path, config.tokenizer.eos_token.as_deref()),
+        _ => Tokenizer::open(&config.tokenizer, train, options.cache.as_deref()),
     }
 }

@@ -95,10 +95,40 @@ pub(crate) enum Decision {
     Finished(PathBuf),
 }
 
+/// The folder that a run is to work in.
+///
+/// A new one is made when it is taken and not before, so that a request refused until then changes nothing on disk.
+#[derive(Debug)]
+pub(crate) enum Folder {
+    /// An earlier run's, which goes on.
+    Held(RunDir),
+    /// A new one under this name, or with a number if it is taken.
+    New(PathBuf),
+    /// The one of this name; an earlier run there is moved aside.
+    Given(PathBuf),
+}
+
+impl Folder {
+    /// Makes and locks the folder. What there is to say about it goes to `notes`.
+    pub(crate) fn take(self, notes: &mut Vec<String>) -> Result<RunDir, RunDirError> {
+        let run_dir = match self {
+            Self::Held(run_dir) => return Ok(run_dir),
+            Self::New(path) => return RunDir::create_new(&path),
+            Self::Given(path) => RunDir::open(&path)?,
+        };
+        if !run_dir.is_used() {
+            return Ok(run_dir);
+        }
+        let (run_dir, aside) = run_dir.set_aside()?;
+        notes.push(format!("moved the earlier run to {}", aside.display()));
+        Ok(run_dir)
+    }
+}
+
 /// Where a run works, and from which state.
 #[derive(Debug)]
 pub(crate) struct Start {
-    pub(crate) run_dir: RunDir,
+    pub(crate) folder: Folder,
     pub(crate) checkpoint: Option<Checkpoint>,
     /// What was decided and why, for the user to read.
     pub(crate) notes: Vec<String>,
@@ -118,7 +148,7 @@ pub(crate) enum ResumeError {
     InsideRunDir { path: PathBuf },
 }
 
-/// Decides where to work and locks that folder.
+/// Decides where to work, and locks that folder if an earlier run goes on in it.
 pub(crate) fn decide(resume: &Resume, wanted: &Wanted) -> Result<Decision, ResumeError> {
     let start = match resume {
         Resume::Auto if wanted.is_given() => {
@@ -129,7 +159,7 @@ pub(crate) fn decide(resume: &Resume, wanted: &Wanted) -> Result<Decision, Resum
             auto_in_given_folder(wanted)
         }
         Resume::Auto => auto_among_earlier_runs(wanted),
-        Resume::Never => fresh(wanted),
+        Resume::Never => Ok(fresh(wanted)),
         Resume::From(path) => from_path(path, wanted),
     };
     start.map(Decision::Start)
@@ -140,6 +170,9 @@ fn holds_same_run(folder: &Path, wanted: &Wanted) -> bool {
 }
 
 fn auto_in_given_folder(wanted: &Wanted) -> Result<Start, ResumeError> {
+    if !wanted.run_dir.exists() {
+        return Ok(fresh(wanted));
+    }
     let run_dir = RunDir::open(wanted.run_dir)?;
     let folder = run_dir.path().to_owned();
     if let Some(start) = continued(run_dir, wanted, "hydra.run.dir holds a checkpoint")? {
@@ -148,7 +181,7 @@ fn auto_in_given_folder(wanted: &Wanted) -> Result<Start, ResumeError> {
     // Stopped before its first save: the same run starts over, there is nothing worth moving aside.
     if !run_dir::is_finished(&folder) && holds_same_run(&folder, wanted) {
         return Ok(Start {
-            run_dir: RunDir::open(&folder)?,
+            folder: Folder::Held(RunDir::open(&folder)?),
             checkpoint: None,
             notes: vec![format!(
                 "starting {} over: it had not saved yet",
@@ -156,7 +189,7 @@ fn auto_in_given_folder(wanted: &Wanted) -> Result<Start, ResumeError> {
             )],
         });
     }
-    fresh(wanted)
+    Ok(fresh(wanted))
 }
 
 fn auto_among_earlier_runs(wanted: &Wanted) -> Result<Start, ResumeError> {
@@ -176,9 +209,10 @@ fn auto_among_earlier_runs(wanted: &Wanted) -> Result<Start, ResumeError> {
             return Ok(Start { notes, ..start });
         }
     }
-    let mut start = fresh(wanted)?;
-    start.notes.splice(..0, notes);
-    Ok(start)
+    Ok(Start {
+        notes,
+        ..fresh(wanted)
+    })
 }
 
 fn from_path(path: &Path, wanted: &Wanted) -> Result<Start, ResumeError> {
@@ -205,17 +239,15 @@ fn from_path(path: &Path, wanted: &Wanted) -> Result<Start, ResumeError> {
     } else {
         return Err(nothing_there());
     };
-    let start = fresh(wanted)?;
-    notes.extend(start.notes);
     notes.push(format!(
         "starting from step {} of {}",
         checkpoint.step(),
         checkpoint.dir().display()
     ));
     Ok(Start {
-        run_dir: start.run_dir,
         checkpoint: Some(checkpoint),
         notes,
+        ..fresh(wanted)
     })
 }
 
@@ -237,7 +269,7 @@ fn continued(run_dir: RunDir, wanted: &Wanted, why: &str) -> Result<Option<Start
         }
     }
     Ok(Some(Start {
-        run_dir,
+        folder: Folder::Held(run_dir),
         checkpoint: Some(checkpoint),
         notes,
     }))
@@ -251,25 +283,16 @@ fn is_inside(path: &Path, folder: &Path) -> bool {
 }
 
 /// A folder without an earlier run in it.
-fn fresh(wanted: &Wanted) -> Result<Start, ResumeError> {
-    let mut notes = Vec::new();
-    let run_dir = if !wanted.is_given() {
-        RunDir::create_new(wanted.run_dir)?
-    } else {
-        let run_dir = RunDir::open(wanted.run_dir)?;
-        if run_dir.is_used() {
-            let (run_dir, aside) = run_dir.set_aside()?;
-            notes.push(format!("moved the earlier run to {}", aside.display()));
-            run_dir
-        } else {
-            run_dir
-        }
-    };
-    Ok(Start {
-        run_dir,
+fn fresh(wanted: &Wanted) -> Start {
+    let path = wanted.run_dir.to_owned();
+    Start {
+        folder: match wanted.is_given() {
+            true => Folder::Given(path),
+            false => Folder::New(path),
+        },
         checkpoint: None,
-        notes,
-    })
+        notes: Vec::new(),
+    }
 }
 
 /// Unfinished runs of the same config, newest first.
@@ -397,6 +420,15 @@ mod tests {
         }
     }
 
+    impl Start {
+        fn path(&self) -> &Path {
+            match &self.folder {
+                Folder::Held(run_dir) => run_dir.path(),
+                Folder::New(path) | Folder::Given(path) => path,
+            }
+        }
+    }
+
     #[test]
     fn the_newest_unfinished_run_of_the_same_config_goes_on() {
         let root = tempfile::tempdir().unwrap();
@@ -415,7 +447,7 @@ mod tests {
         fs::write(finished.join("summary.json"), "{}").unwrap();
 
         let start = auto(root.path(), &config);
-        assert_eq!(start.run_dir.path(), newest);
+        assert_eq!(start.path(), newest);
         assert_eq!(start.checkpoint.unwrap().step(), 5);
         assert!(
             start.notes.iter().any(|note| note.contains("step 5")),
@@ -432,7 +464,7 @@ mod tests {
         let _held = RunDir::open(&used).unwrap();
         let start = auto(root.path(), &config);
         assert!(start.checkpoint.is_none());
-        assert_ne!(start.run_dir.path(), used);
+        assert_ne!(start.path(), used);
         assert!(start.notes[0].contains("in use"), "{:?}", start.notes);
     }
 
@@ -481,7 +513,7 @@ mod tests {
             config: &config,
         };
         let start = started(decide(&Resume::From(run), &wanted).unwrap());
-        assert_eq!(start.run_dir.path(), run_dir);
+        assert_eq!(start.path(), run_dir);
         assert_eq!(start.checkpoint.unwrap().step(), 3);
     }
 
@@ -524,7 +556,7 @@ mod tests {
             decide(&Resume::From(path.to_owned()), &wanted)
         };
         let start = started(decide_from(&run).unwrap());
-        assert_eq!(start.run_dir.path(), run);
+        assert_eq!(start.path(), run);
         drop(start);
         let error = decide_from(&run.join("checkpoints/step-00000003")).unwrap_err();
         assert!(matches!(error, ResumeError::InsideRunDir { .. }), "{error}");

@@ -4,12 +4,14 @@
 //! typed. Nothing is trained, written or locked here.
 
 use std::collections::HashSet;
+use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::Value;
+use tt_checkpoint::Checkpoint;
 use tt_collators::{BuildCollator, Pipeline, PipelineOptions};
 use tt_config::{Composition, Diagnostic, Diagnostics, Table};
-use tt_data::{DATASETS, DataError};
+use tt_data::{DATASETS, DataError, Tokenizer};
 use tt_models::Model;
 use tt_optimizers::MakeOptimizer;
 use tt_trainers::{Trainer, TrainerConfig};
@@ -19,6 +21,9 @@ use crate::config::AppConfig;
 use crate::configs::Groups;
 use crate::plugins::Plugins;
 use crate::pretrained::Pretrained;
+
+/// The tokenizer in a folder of Hugging Face's layout.
+const TOKENIZER: &str = "tokenizer.json";
 
 /// A run, ready to be started.
 pub(crate) struct Setup {
@@ -72,20 +77,56 @@ impl Setup {
         }
     }
 
-    /// Opens the data, and checks that data, model and trainer fit together.
-    pub(crate) fn open_data(&self, composition: &Composition) -> Result<Pipeline, Diagnostics> {
+    /// Opens the data, and checks that data, model, trainer and the checkpoint to go on from fit together.
+    pub(crate) fn open_data(
+        &self,
+        composition: &Composition,
+        checkpoint: Option<&Checkpoint>,
+    ) -> Result<Pipeline, Diagnostics> {
         self.check_batches(composition)?;
+        // One trained afresh would differ as soon as the data does, and the embedding would not be of its tokens.
+        let trained_with = checkpoint
+            .map(|checkpoint| checkpoint.dir().join(TOKENIZER))
+            .filter(|path| path.exists());
         let options = PipelineOptions {
             seed: self.config.seed,
             micro_batch_size: self.trainer_config.micro_batch_size,
             num_epochs: self.trainer_config.num_epochs,
             collators: self.collators.clone(),
+            tokenizer: trained_with.clone(),
             ..PipelineOptions::default()
         };
         let data = Pipeline::open(&self.config.data, &options)
             .map_err(|error| problem(composition, data_key(&error), error.to_string()))?;
         self.check_fit(composition, &data)?;
+        if let Some(path) = trained_with {
+            self.check_tokenizer(composition, data.tokenizer(), &path)?;
+        }
         Ok(data)
+    }
+
+    /// A configured tokenizer must be the one at `path`, which the checkpoint was trained with.
+    fn check_tokenizer(
+        &self,
+        composition: &Composition,
+        tokenizer: &Tokenizer,
+        path: &Path,
+    ) -> Result<(), Diagnostics> {
+        let key = "data.tokenizer.path";
+        let config = &self.config.data.tokenizer;
+        if config.path.is_none() {
+            return Ok(());
+        }
+        let refuse = |why: String| Diagnostics::from(problem(composition, key, why));
+        let trained_with = Tokenizer::load(path, config.eos_token.as_deref())
+            .map_err(|error| refuse(error.to_string()))?;
+        if tokenizer.is_same(&trained_with) {
+            return Ok(());
+        }
+        Err(refuse(format!(
+            "`{key}`: not the tokenizer that the checkpoint was trained with, {}; null takes that one",
+            path.display()
+        )))
     }
 
     fn check_batches(&self, composition: &Composition) -> Result<(), Diagnostics> {

@@ -278,3 +278,42 @@ fn interrupt(place: &Place, more: &[&str]) {
     running.signal("INT");
     running.finish().with_code(130);
 }
+
+#[test]
+fn the_tokenizer_stays_when_the_text_grows() {
+    let place = place();
+    let run = |more: &[&str]| {
+        let mut args = crate::harness::nano(RUN);
+        args.extend(["hydra.run.dir=run"]);
+        args.extend(more);
+        place.run(&args)
+    };
+    run(&["trainer.max_steps=7"]).with_code(0);
+    let folder = RunFolder(place.path().join("run"));
+    let tokenizer = || {
+        std::fs::read_to_string(folder.final_checkpoint().join("tokenizer.json")).expect("a file")
+    };
+    let first = tokenizer();
+
+    let more = "Quincy queues quietly quoting quizzes.\n\n".repeat(40);
+    place.write("text.txt", &(text() + &more));
+    run(&["trainer.max_steps=9"])
+        .with_code(0)
+        .prints("from step 7");
+    assert_eq!(tokenizer(), first);
+
+    // Such text alone would give another tokenizer, which is refused by name.
+    let mut args = crate::harness::nano(RUN);
+    args.extend(["hydra.run.dir=other", "trainer.max_steps=1"]);
+    place.run(&args).with_code(0);
+    let other = RunFolder(place.path().join("other")).final_checkpoint();
+    assert_ne!(
+        std::fs::read_to_string(other.join("tokenizer.json")).expect("a file"),
+        first
+    );
+    let path = format!("data.tokenizer.path={}", other.display());
+    run(&["trainer.max_steps=11", &path])
+        .with_code(2)
+        .complains("data.tokenizer.path")
+        .complains("step-00000009");
+}

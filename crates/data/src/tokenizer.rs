@@ -186,6 +186,12 @@ impl Tokenizer {
         self.vocab_size
     }
 
+    /// Whether both give the same tokens for any text, and end and fill up rows with the same.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.files["tokenizer.json"] == other.files["tokenizer.json"]
+            && (self.eos_id, self.pad_id) == (other.eos_id, other.pad_id)
+    }
+
     /// The files of this tokenizer as Hugging Face lays them out, by name, for a checkpoint.
     pub fn files(&self) -> &BTreeMap<String, Vec<u8>> {
         &self.files
