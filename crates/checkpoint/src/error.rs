@@ -124,7 +124,6 @@ pub enum Problem {
     NoManifest,
     ManifestUnreadable(String),
     FileMissing(String),
-    FileUnreadable(String, String),
     WrongSize {
         file: String,
         expected_bytes: u64,
@@ -140,7 +139,6 @@ impl fmt::Display for Damage {
             Problem::NoManifest => write!(f, "it has no manifest.json, so it was never completed"),
             Problem::ManifestUnreadable(reason) => write!(f, "manifest.json: {reason}"),
             Problem::FileMissing(file) => write!(f, "{file} is missing"),
-            Problem::FileUnreadable(file, reason) => write!(f, "{file} cannot be read: {reason}"),
             Problem::WrongSize {
                 file,
                 expected_bytes,

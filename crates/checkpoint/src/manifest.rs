@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     disk,
-    error::{Damage, Problem, Result},
+    error::{Damage, Error, Problem, Result},
 };
 
 pub(crate) const FILE_NAME: &str = "manifest.json";
@@ -46,61 +46,64 @@ impl Manifest {
 
     /// Reads the manifest of `dir` and checks that every file is there in its full size.
     /// Touches no file's content: cheap.
-    pub(crate) fn read(dir: &Path) -> Result<Self, Damage> {
-        let damage = |problem| Damage {
-            dir: dir.to_owned(),
-            problem,
+    ///
+    /// A file that cannot be read is an I/O error and says nothing about the checkpoint: it may be
+    /// whole. Only what was read and found wrong is [`Damage`].
+    pub(crate) fn read(dir: &Path) -> Result<Self> {
+        let path = dir.join(FILE_NAME);
+        let text = match fs::read(&path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                return Err(damage(dir, Problem::NoManifest));
+            }
+            text => text.map_err(|e| Error::io("read", &path, e))?,
         };
-        let text = fs::read(dir.join(FILE_NAME)).map_err(|e| {
-            damage(match e.kind() {
-                io::ErrorKind::NotFound => Problem::NoManifest,
-                _ => Problem::ManifestUnreadable(e.to_string()),
-            })
-        })?;
         let manifest: Self = serde_json::from_slice(&text)
-            .map_err(|e| damage(Problem::ManifestUnreadable(e.to_string())))?;
+            .map_err(|e| damage(dir, Problem::ManifestUnreadable(e.to_string())))?;
         if manifest.format != FORMAT {
-            return Err(damage(Problem::ManifestUnreadable(format!(
+            let reason = format!(
                 "format {} is not known to this version, which reads format {FORMAT}",
                 manifest.format
-            ))));
+            );
+            return Err(damage(dir, Problem::ManifestUnreadable(reason)));
         }
         for entry in &manifest.files {
             let file = entry.path.clone();
-            let actual_bytes = match fs::metadata(dir.join(&file)) {
-                Ok(meta) => meta.len(),
+            let path = dir.join(&file);
+            let actual_bytes = match fs::metadata(&path) {
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                    return Err(damage(Problem::FileMissing(file)));
+                    return Err(damage(dir, Problem::FileMissing(file)));
                 }
-                Err(e) => return Err(damage(Problem::FileUnreadable(file, e.to_string()))),
+                meta => meta.map_err(|e| Error::io("read", &path, e))?.len(),
             };
             if actual_bytes != entry.bytes {
-                return Err(damage(Problem::WrongSize {
+                let problem = Problem::WrongSize {
                     file,
                     expected_bytes: entry.bytes,
                     actual_bytes,
-                }));
+                };
+                return Err(damage(dir, problem));
             }
         }
         Ok(manifest)
     }
 
     /// [`Manifest::read`], then the checksum of every file: reads the whole checkpoint.
-    pub(crate) fn verify(dir: &Path) -> Result<Self, Damage> {
+    pub(crate) fn verify(dir: &Path) -> Result<Self> {
         let manifest = Self::read(dir)?;
         for entry in &manifest.files {
-            let problem = match disk::checksum(&dir.join(&entry.path)) {
-                Ok(sum) if sum == entry.blake3 => continue,
-                Ok(_) => Problem::WrongChecksum(entry.path.clone()),
-                Err(e) => Problem::FileUnreadable(entry.path.clone(), e.to_string()),
-            };
-            return Err(Damage {
-                dir: dir.to_owned(),
-                problem,
-            });
+            let path = dir.join(&entry.path);
+            let sum = disk::checksum(&path).map_err(|e| Error::io("read", &path, e))?;
+            if sum != entry.blake3 {
+                return Err(damage(dir, Problem::WrongChecksum(entry.path.clone())));
+            }
         }
         Ok(manifest)
     }
+}
+
+fn damage(dir: &Path, problem: Problem) -> Error {
+    let dir = dir.to_owned();
+    Error::Damaged(Damage { dir, problem })
 }
 
 /// Indented JSON with a final newline: people read and diff these files.

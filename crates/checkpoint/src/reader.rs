@@ -32,6 +32,8 @@ pub struct Latest {
 
 /// The newest checkpoint in `dir` whose sizes and checksums are as its manifest says; none if
 /// `dir` has none or does not exist. Reads the whole checkpoint once.
+///
+/// Errors: one that cannot be read ends the search, for it may well be whole.
 pub fn latest(dir: &Path) -> Result<Latest> {
     let mut skipped = Vec::new();
     for (step, path) in retention::step_dirs(dir)?.into_iter().rev() {
@@ -49,7 +51,8 @@ pub fn latest(dir: &Path) -> Result<Latest> {
                 )),
                 dir: path,
             }),
-            Err(damage) => skipped.push(damage),
+            Err(Error::Damaged(damage)) => skipped.push(damage),
+            Err(error) => return Err(error),
         }
     }
     Ok(Latest {
@@ -58,7 +61,7 @@ pub fn latest(dir: &Path) -> Result<Latest> {
     })
 }
 
-fn verify(dir: &Path) -> Result<Checkpoint, Damage> {
+fn verify(dir: &Path) -> Result<Checkpoint> {
     Manifest::verify(dir).map(|manifest| Checkpoint {
         dir: dir.to_owned(),
         step: manifest.step,
@@ -70,7 +73,7 @@ impl Checkpoint {
     pub fn open(dir: &Path) -> Result<Self> {
         // So that a wrong path is not reported as a damaged checkpoint.
         fs::read_dir(dir).map_err(|e| Error::io("open checkpoint", dir, e))?;
-        Ok(verify(dir)?)
+        verify(dir)
     }
 
     pub fn step(&self) -> u64 {

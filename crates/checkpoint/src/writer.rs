@@ -222,7 +222,8 @@ fn recover(dir: &Path) -> Result<()> {
             Ok(manifest) if !dir.join(step_dir_name(manifest.step)).exists() => {
                 publish(&path, dir, manifest.step)?;
             }
-            _ => disk::remove_dir(&path)?,
+            Ok(_) | Err(Error::Damaged(_)) => disk::remove_dir(&path)?,
+            Err(unreadable) => return Err(unreadable),
         }
     }
     Ok(())

@@ -115,6 +115,22 @@ fn checkpoint_under_the_name_of_another_step_is_skipped() {
     );
 }
 
+#[cfg(unix)]
+#[test]
+fn what_cannot_be_read_is_not_called_damaged() {
+    for file in ["manifest.json", "model.safetensors"] {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), keep_last(9), [10, 20]);
+        let path = dir.path().join("step-00000020").join(file);
+        fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink(&path, &path).unwrap(); // a loop: an I/O error, for root too
+        match latest(dir.path()) {
+            Err(Error::Io { path: named, .. }) => assert_eq!(named, path),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
 #[test]
 fn all_damaged_means_none_and_every_reason() {
     let dir = tempfile::tempdir().unwrap();
