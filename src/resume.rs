@@ -2,10 +2,12 @@
 //!
 //! | `resume` | `hydra.run.dir` given | otherwise |
 //! | --- | --- | --- |
-//! | `auto` | goes on there if it holds a checkpoint; nothing to do if that run has finished | goes on with the newest unfinished run of the same config |
+//! | `auto` | goes on there if it has saved; nothing to do if that run has finished | goes on with the newest unfinished run of the same config |
 //! | `none` | an earlier run there is moved aside | a new folder |
 //! | a run folder | takes its newest checkpoint, works in the folder given | goes on there |
 //! | a checkpoint | takes it, works in the folder given | takes it, works in a new folder |
+//!
+//! A run that has saved is never started over in place: if none of its checkpoints can be used, that is an error.
 //!
 //! Two configs are of the same run if they differ only in what cannot change its numbers: see [`same_run`].
 
@@ -13,7 +15,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use tt_checkpoint::{Checkpoint, Latest};
+use tt_checkpoint::{Checkpoint, Damage};
 
 use crate::run_dir::{self, RunDir, RunDirError};
 
@@ -143,6 +145,18 @@ pub(crate) enum ResumeError {
     #[error("resume={path}: found neither a checkpoint nor a run folder with one there")]
     NothingThere { path: PathBuf },
     #[error(
+        "no checkpoint of {} can be used{}\nresume=none starts afresh and keeps this run",
+        run.display(),
+        damage.iter().map(|one| format!("\n  {one}")).collect::<String>(),
+    )]
+    AllDamaged { run: PathBuf, damage: Vec<Damage> },
+    /// Not damage: the checkpoint may be whole, and passing over it would lose steps.
+    #[error("cannot read the checkpoints of {}; resume=none starts afresh", run.display())]
+    Unreadable {
+        run: PathBuf,
+        source: tt_checkpoint::Error,
+    },
+    #[error(
         "resume={path} lies inside hydra.run.dir; to branch off from it, name another hydra.run.dir"
     )]
     InsideRunDir { path: PathBuf },
@@ -175,7 +189,7 @@ fn auto_in_given_folder(wanted: &Wanted) -> Result<Start, ResumeError> {
     }
     let run_dir = RunDir::open(wanted.run_dir)?;
     let folder = run_dir.path().to_owned();
-    if let Some(start) = continued(run_dir, wanted, "hydra.run.dir holds a checkpoint")? {
+    if let Some(start) = continued(run_dir, wanted, "hydra.run.dir holds it")? {
         return Ok(start);
     }
     // Stopped before its first save: the same run starts over, there is nothing worth moving aside.
@@ -204,9 +218,21 @@ fn auto_among_earlier_runs(wanted: &Wanted) -> Result<Start, ResumeError> {
             Err(e) => return Err(e.into()),
         };
         let why = "it is unfinished and has the same config; resume=none starts afresh";
-        if let Some(mut start) = continued(run_dir, wanted, why)? {
-            notes.append(&mut start.notes);
-            return Ok(Start { notes, ..start });
+        match continued(run_dir, wanted, why) {
+            Ok(Some(mut start)) => {
+                notes.append(&mut start.notes);
+                return Ok(Start { notes, ..start });
+            }
+            Ok(None) => {}
+            // Where it was saved nothing is touched: the run begins again in a new folder.
+            Err(ResumeError::AllDamaged { run, damage }) => {
+                notes.extend(damage.iter().map(|one| format!("warning: {one}")));
+                notes.push(format!(
+                    "not resuming {}: none of its checkpoints can be used",
+                    run.display()
+                ));
+            }
+            Err(e) => return Err(e),
         }
     }
     Ok(Start {
@@ -231,9 +257,7 @@ fn from_path(path: &Path, wanted: &Wanted) -> Result<Start, ResumeError> {
         return Err(ResumeError::InsideRunDir { path });
     }
     let (checkpoint, mut notes) = if is_run {
-        let latest = tt_checkpoint::latest(&run_dir::checkpoints(path))?;
-        let notes = damage(&latest);
-        (latest.checkpoint.ok_or_else(nothing_there)?, notes)
+        newest_checkpoint(path)?.ok_or_else(nothing_there)?
     } else if path.is_dir() {
         (Checkpoint::open(path)?, Vec::new())
     } else {
@@ -251,11 +275,30 @@ fn from_path(path: &Path, wanted: &Wanted) -> Result<Start, ResumeError> {
     })
 }
 
-/// The run goes on in `run_dir` if that holds a usable checkpoint; otherwise the folder is let go.
+/// The newest checkpoint of the run in `folder` that can be used, and a note on each that cannot.
+///
+/// `None` means that the run has never saved: if it has, and nothing of it can be used, that is an error.
+fn newest_checkpoint(folder: &Path) -> Result<Option<(Checkpoint, Vec<String>)>, ResumeError> {
+    let latest = tt_checkpoint::latest(&run_dir::checkpoints(folder));
+    let run = folder.to_owned();
+    let latest = match latest {
+        Ok(latest) => latest,
+        Err(source) => return Err(ResumeError::Unreadable { run, source }),
+    };
+    let damage = latest.skipped;
+    match latest.checkpoint {
+        Some(checkpoint) => {
+            let note = |one| format!("warning: {one}; using the one before it");
+            Ok(Some((checkpoint, damage.iter().map(note).collect())))
+        }
+        None if damage.is_empty() => Ok(None),
+        None => Err(ResumeError::AllDamaged { run, damage }),
+    }
+}
+
+/// The run goes on in `run_dir` if it has saved; otherwise the folder is let go.
 fn continued(run_dir: RunDir, wanted: &Wanted, why: &str) -> Result<Option<Start>, ResumeError> {
-    let latest = tt_checkpoint::latest(&run_dir.checkpoints())?;
-    let mut notes = damage(&latest);
-    let Some(checkpoint) = latest.checkpoint else {
+    let Some((checkpoint, mut notes)) = newest_checkpoint(run_dir.path())? else {
         return Ok(None);
     };
     notes.push(format!(
@@ -370,13 +413,6 @@ fn compare(
     }
 }
 
-fn damage(latest: &Latest) -> Vec<String> {
-    let skipped = latest.skipped.iter();
-    skipped
-        .map(|damage| format!("warning: {damage}; using the one before it"))
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -454,6 +490,61 @@ mod tests {
             "{:?}",
             start.notes
         );
+    }
+
+    /// Cuts a file of each checkpoint short.
+    fn damage(run: &Path) {
+        for step in subfolders(&run_dir::checkpoints(run)) {
+            fs::write(step.join("model.safetensors"), "").unwrap();
+        }
+    }
+
+    #[test]
+    fn a_run_whose_checkpoints_are_all_damaged_is_not_started_over() {
+        let root = tempfile::tempdir().unwrap();
+        let config = json!({});
+        let run = leave_run(root.path(), "2026-01-01/00-00-00", &config, Some(3));
+        damage(&run);
+        let wanted = Wanted {
+            run_dir: &run,
+            folders_by_clock: 0,
+            config: &config,
+        };
+        for resume in [Resume::Auto, Resume::From(run.clone())] {
+            let error = decide(&resume, &wanted).unwrap_err().to_string();
+            assert!(error.contains("model.safetensors has 0 bytes"), "{error}");
+            assert!(error.contains("resume=none"), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_earlier_run_with_damage_alone_is_passed_over_with_its_damage() {
+        let root = tempfile::tempdir().unwrap();
+        let config = json!({});
+        let run = leave_run(root.path(), "2026-01-01/00-00-00", &config, Some(3));
+        damage(&run);
+        let start = auto(root.path(), &config);
+        assert_ne!(start.path(), run);
+        assert!(start.notes[0].contains("0 bytes"), "{:?}", start.notes);
+        assert!(start.notes[1].contains("not resuming"), "{:?}", start.notes);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_checkpoint_that_cannot_be_read_is_not_taken_for_damaged() {
+        let root = tempfile::tempdir().unwrap();
+        let config = json!({});
+        let run = leave_run(root.path(), "2026-01-01/00-00-00", &config, Some(3));
+        let file = run_dir::checkpoints(&run).join("step-00000003/model.safetensors");
+        fs::remove_file(&file).unwrap();
+        std::os::unix::fs::symlink(&file, &file).unwrap(); // a loop: an I/O error for root too
+        let wanted = Wanted {
+            run_dir: &run,
+            folders_by_clock: 0,
+            config: &config,
+        };
+        let error = decide(&Resume::Auto, &wanted).unwrap_err();
+        assert!(matches!(error, ResumeError::Unreadable { .. }), "{error}");
     }
 
     #[test]

@@ -252,6 +252,40 @@ fn a_checkpoint_of_another_model_is_refused_and_the_run_keeps_its_record() {
 }
 
 #[test]
+fn a_run_whose_checkpoints_are_all_damaged_is_refused_and_left_as_it_is() {
+    let place = Place::new();
+    interrupt(&place, &["hydra.run.dir=run"]);
+    let run = RunFolder(place.path().join("run"));
+    let checkpoints = crate::harness::entries(&run.join("checkpoints"));
+    let weights: Vec<_> = checkpoints
+        .iter()
+        .map(|step| step.join("model.safetensors"))
+        .collect();
+    for path in &weights {
+        std::fs::write(path, "").expect("write");
+    }
+    let metrics = run.read("metrics.jsonl");
+    place
+        .run_nano(&["trainer.max_steps=1000000", "hydra.run.dir=run"])
+        .with_code(2)
+        .complains("model.safetensors has 0 bytes")
+        .complains("resume=none");
+    assert_eq!(run.read("metrics.jsonl"), metrics);
+    for path in &weights {
+        assert_eq!(std::fs::read(path).expect("read"), b"");
+    }
+
+    place
+        .run_nano(&["trainer.max_steps=1", "hydra.run.dir=run", "resume=none"])
+        .with_code(0)
+        .prints("run.1");
+    assert_eq!(
+        RunFolder(place.path().join("run.1")).read("metrics.jsonl"),
+        metrics
+    );
+}
+
+#[test]
 fn a_run_folder_in_use_is_refused() {
     let place = Place::new();
     let args = ["trainer.max_steps=1000000", "hydra.run.dir=run"];
