@@ -1,4 +1,4 @@
-//! `model.pretrained_url`: weights that a run starts from.
+//! `model.pretrained_url`: weights that a run starts from, with the `config.json` and the tokenizer beside them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,11 +10,16 @@ use tt_models::Model;
 use tt_nn::ParamTree;
 use tt_tensor::Device;
 
-const KEY: &str = "model.pretrained_url";
+pub(crate) const KEY: &str = "model.pretrained_url";
 
-/// Weights on disk, opened but not yet read, and the `config.json` beside them if there is one.
+/// The tokenizer in a folder of Hugging Face's layout.
+pub(crate) const TOKENIZER: &str = "tokenizer.json";
+const CONFIG: &str = "config.json";
+
+/// Weights on disk, opened but not yet read, and what describes them if it is there.
 pub(crate) struct Pretrained {
     weights: Weights,
+    folder: PathBuf,
     config: Option<Value>,
 }
 
@@ -28,12 +33,29 @@ impl Pretrained {
         let path = PathBuf::from(section.text()?);
         let refuse = |why: String| Diagnostics::from(section.error(format!("`{KEY}`: {why}")));
         let weights = Weights::open(&path).map_err(|error| refuse(error.to_string()))?;
-        let config = read_config(&path).map_err(refuse)?;
-        Ok(Some(Self { weights, config }))
+        let folder = match path.is_dir() {
+            true => path,
+            false => path.parent().map(Path::to_owned).unwrap_or_default(),
+        };
+        let config = read_config(&folder.join(CONFIG)).map_err(refuse)?;
+        Ok(Some(Self {
+            weights,
+            folder,
+            config,
+        }))
     }
 
     pub(crate) fn config(&self) -> Option<&Value> {
         self.config.as_ref()
+    }
+
+    pub(crate) fn config_path(&self) -> PathBuf {
+        self.folder.join(CONFIG)
+    }
+
+    /// The tokenizer that the weights were trained with, if it is there.
+    pub(crate) fn tokenizer(&self) -> Option<PathBuf> {
+        Some(self.folder.join(TOKENIZER)).filter(|path| path.exists())
     }
 
     /// Checks that the weights are the model's, all differences at once.
@@ -59,21 +81,12 @@ impl Pretrained {
     }
 }
 
-/// The `config.json` in the folder, or beside the file.
-fn read_config(path: &Path) -> Result<Option<Value>, String> {
-    let folder = if path.is_dir() {
-        Some(path)
-    } else {
-        path.parent()
-    };
-    let Some(file) = folder
-        .map(|folder| folder.join("config.json"))
-        .filter(|file| file.exists())
-    else {
+fn read_config(file: &Path) -> Result<Option<Value>, String> {
+    if !file.exists() {
         return Ok(None);
-    };
+    }
     let wrong = |why: String| format!("{}: {why}", file.display());
-    let text = fs::read_to_string(&file).map_err(|error| wrong(error.to_string()))?;
+    let text = fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
     serde_json::from_str(&text)
         .map(Some)
         .map_err(|error| wrong(error.to_string()))

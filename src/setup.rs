@@ -20,10 +20,7 @@ use crate::commands::Invocation;
 use crate::config::AppConfig;
 use crate::configs::Groups;
 use crate::plugins::Plugins;
-use crate::pretrained::Pretrained;
-
-/// The tokenizer in a folder of Hugging Face's layout.
-const TOKENIZER: &str = "tokenizer.json";
+use crate::pretrained::{self, Pretrained, TOKENIZER};
 
 /// A run, ready to be started.
 pub(crate) struct Setup {
@@ -93,7 +90,9 @@ impl Setup {
             micro_batch_size: self.trainer_config.micro_batch_size,
             num_epochs: self.trainer_config.num_epochs,
             collators: self.collators.clone(),
-            tokenizer: trained_with.clone(),
+            tokenizer: trained_with
+                .clone()
+                .or_else(|| self.pretrained.as_ref()?.tokenizer()),
             ..PipelineOptions::default()
         };
         let data = Pipeline::open(&self.config.data, &options)
@@ -158,9 +157,18 @@ impl Setup {
         }
         let (needed, vocab_size) = (data.tokenizer().vocab_size(), self.model.vocab_size());
         if vocab_size < needed {
-            let key = "model.vocab_size";
-            let why =
-                format!("`{key}`: {vocab_size} is less than the {needed} tokens of the tokenizer");
+            let why = format!("{vocab_size} is less than the {needed} tokens of the tokenizer");
+            // The size is the checkpoint's where it says one, whatever the configuration says.
+            let described = self.pretrained.as_ref().filter(|it| it.config().is_some());
+            let (key, why) = match described {
+                Some(pretrained) => {
+                    let path = pretrained.config_path();
+                    let key = pretrained::KEY;
+                    let why = format!("`{key}`: {}: vocab_size {why}", path.display());
+                    (key, why)
+                }
+                None => ("model.vocab_size", format!("`model.vocab_size`: {why}")),
+            };
             problems.push(problem(composition, key, why));
         }
         if problems.is_empty() {

@@ -175,6 +175,35 @@ fn truncated_weights_are_named_with_their_sizes() {
 }
 
 #[test]
+fn a_vocabulary_of_a_checkpoint_smaller_than_the_tokenizers_is_its_config() {
+    let place = Place::new();
+    place
+        .run_nano(&[
+            "trainer.max_steps=1",
+            "hydra.run.dir=small",
+            "model.vocab_size=384",
+            "data.tokenizer.vocab_size=384",
+        ])
+        .with_code(0);
+    let checkpoint = crate::harness::RunFolder(place.path().join("small")).final_checkpoint();
+    let url = format!("model.pretrained_url={}", checkpoint.display());
+    // With its own tokenizer it goes on, though one trained on the data would have 1,024 tokens.
+    let run = ["trainer.max_steps=1", "hydra.run.dir=tuned", &url];
+    place.run_nano(&run).with_code(0);
+    let tuned = crate::harness::RunFolder(place.path().join("tuned")).final_checkpoint();
+    let read = |folder: &std::path::Path| {
+        std::fs::read_to_string(folder.join("tokenizer.json")).expect("a file")
+    };
+    assert_eq!(read(&tuned), read(&checkpoint));
+
+    std::fs::remove_file(checkpoint.join("tokenizer.json")).expect("removed");
+    nano_refused(&place, &[&url])
+        .complains("model.pretrained_url")
+        .complains("config.json: vocab_size 384")
+        .complains("1024");
+}
+
+#[test]
 fn unknown_resume_path_is_named() {
     let place = Place::new();
     nano_refused(&place, &["resume=nowhere"]).complains("nowhere");
