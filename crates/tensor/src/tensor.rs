@@ -1,7 +1,7 @@
 //! `Tensor`: shape, dtype and device of a shared buffer, and its place on a tape if gradients are asked for.
 //!
 //! Cloning is cheap and shares memory. Operations never change their operands; only parameters and
-//! gradient buffers are changed in place, by [`Parameter`](crate::Parameter) and the optimizer.
+//! gradient buffers are changed in place, by [`Parameter`] and the optimizer.
 
 use std::fmt;
 use std::sync::Arc;
