@@ -83,6 +83,10 @@ impl App {
                 out::line(concat!("tpu-train ", env!("CARGO_PKG_VERSION")));
                 Ok(ExitCode::SUCCESS)
             }
+            Request::Complete(completion) => {
+                out::text(completion.text());
+                Ok(ExitCode::SUCCESS)
+            }
             Request::Run(command, args) => {
                 let (config_name, run) = match command.work {
                     Work::Composed { config_name, run } => (config_name, run),

@@ -9,12 +9,14 @@ use std::path::PathBuf;
 
 use crate::commands::show::{Info, Show};
 use crate::commands::{self, Command};
+use crate::completion::Completion;
 use tt_config::Part;
 
 /// What a command line asks for.
 pub(crate) enum Request {
     Help(Args),
     Version,
+    Complete(Completion),
     /// Run a command, or with [`Args::show`] print the config it would run with.
     Run(&'static Command, Args),
 }
@@ -34,6 +36,7 @@ pub(crate) struct Args {
     multirun: bool,
     /// All arguments, as given.
     pub(crate) raw: Vec<String>,
+    completion: Option<Completion>,
     help: bool,
     version: bool,
 }
@@ -204,6 +207,18 @@ const FLAGS: &[Flag] = &[
         },
     },
     Flag {
+        long: "--shell-completion",
+        short: Some("-sc"),
+        value: Some("ACTION"),
+        about: "Print code to evaluate: install= or uninstall=bash|zsh|fish",
+        set: |args, value| {
+            let expected = "install= or uninstall= with bash, zsh or fish";
+            let completion = Completion::parse(&value).ok_or(BadValue(expected))?;
+            args.completion = Some(completion);
+            Ok(())
+        },
+    },
+    Flag {
         long: "--version",
         short: Some("-V"),
         value: None,
@@ -336,6 +351,9 @@ impl Args {
         if self.version {
             return Ok(Request::Version);
         }
+        if let Some(completion) = self.completion {
+            return Ok(Request::Complete(completion));
+        }
         let alone = |flag| UsageError::Alone {
             flag,
             needs: "--cfg",
@@ -370,6 +388,22 @@ impl Args {
         let by_mode = |text: &String| text == "hydra.mode=MULTIRUN";
         self.multirun || (!self.run && self.show.is_none() && self.overrides.iter().any(by_mode))
     }
+}
+
+/// The long form of every flag.
+pub(crate) fn flags() -> impl Iterator<Item = &'static str> {
+    FLAGS.iter().map(|flag| flag.long)
+}
+
+/// If `word` is a flag whose value comes next: the values it names, none where any text will do.
+pub(crate) fn values_after(word: &str) -> Option<Vec<&'static str>> {
+    let flag = flag_named(word).ok()?;
+    let values = flag.value?.split('|');
+    Some(
+        values
+            .filter(|value| !value.contains(char::is_uppercase))
+            .collect(),
+    )
 }
 
 /// The help text; `groups` are the config groups with their options.
@@ -443,7 +477,9 @@ mod tests {
     fn parsed(args: &[&str]) -> Result<Args, UsageError> {
         match parse(args.iter().map(OsString::from))? {
             Request::Run(_, args) => Ok(args),
-            Request::Help(_) | Request::Version => panic!("{args:?} asks for a text"),
+            Request::Help(_) | Request::Version | Request::Complete(_) => {
+                panic!("{args:?} asks for a text")
+            }
         }
     }
 

@@ -14,6 +14,7 @@
 mod app;
 mod cli;
 mod commands;
+mod completion;
 mod config;
 mod configs;
 mod ending;

@@ -63,7 +63,7 @@ pub(crate) const TRAIN: Command = Command {
 
 const GENERATE: Command = Command {
     name: "generate",
-    about: "Continue a prompt with a checkpoint's model: checkpoint=DIR prompt=TEXT",
+    about: "Continue a prompt: checkpoint=DIR prompt=TEXT",
     work: Work::Composed {
         config_name: "generate",
         run: generate::run,
@@ -72,7 +72,7 @@ const GENERATE: Command = Command {
 
 const INSPECT: Command = Command {
     name: "inspect",
-    about: "Show a run, or how the configs of two runs differ and why: RUN [RUN]",
+    about: "Show a run, or why the configs of two runs differ: RUN [RUN]",
     work: Work::Plain(inspect::run),
 };
 

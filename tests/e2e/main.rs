@@ -4,6 +4,7 @@
 
 mod bad_input;
 mod command_line;
+mod completion;
 mod generate;
 mod harness;
 mod inspect;
