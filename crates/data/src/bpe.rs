@@ -4,6 +4,8 @@
 //! pair, the one of lowest ids among equals, until the vocabulary is full or no pair comes twice.
 //! It is sequential and free of hash order, so equal text gives equal merges anywhere.
 //!
+//! Text is brought into Unicode's composed form (NFC) first, as `transformers` does for Qwen2.
+//!
 //! Encoding merges the pair of lowest rank, leftmost first, until none is left. It does what
 //! `tokenizers` does for such a model, but writes into a buffer that is kept.
 //! Source: Sennrich et al. 2016, arXiv:1508.07909; Radford et al. 2019 (GPT-2) for bytes.
@@ -12,6 +14,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
 
 use serde_json::{Value, json};
+use unicode_normalization::{IsNormalized, UnicodeNormalization, is_nfc_quick};
 
 use crate::split;
 
@@ -38,7 +41,8 @@ impl Bpe {
     pub(crate) fn train<'a>(texts: impl Iterator<Item = &'a str>, vocab_size: usize) -> Self {
         let mut bpe = Self::bytes_only();
         let mut ids: HashMap<Vec<u8>, u32> = HashMap::new();
-        let mut words = Words::count(texts);
+        let texts: Vec<String> = texts.map(|text| text.nfc().collect()).collect();
+        let mut words = Words::count(texts.iter().map(String::as_str));
         while bpe.tokens.len() < vocab_size {
             let Some(pair) = words.most_frequent_pair() else {
                 break;
@@ -75,10 +79,13 @@ impl Bpe {
 
     /// Appends the tokens of `text`, in which [`END_OF_TEXT`] has no special meaning.
     ///
-    /// False, and nothing is appended, if a piece is longer than any word: merging here takes time
-    /// quadratic in a piece.
+    /// False, and nothing is appended, if the text may have to be composed first, or if a piece is
+    /// longer than any word: merging here takes time quadratic in a piece.
     #[must_use]
     pub(crate) fn encode_into(&self, text: &str, ids: &mut Vec<u32>) -> bool {
+        if !text.is_ascii() && is_nfc_quick(text.chars()) != IsNormalized::Yes {
+            return false;
+        }
         let before = ids.len();
         for piece in split::pieces(text) {
             if piece.len() > LONGEST_WORD {
@@ -119,7 +126,7 @@ impl Bpe {
             "truncation": null,
             "padding": null,
             "added_tokens": added_tokens(),
-            "normalizer": null,
+            "normalizer": { "type": "NFC" },
             "pre_tokenizer": pre_tokenizer(),
             "post_processor": null,
             "decoder": byte_level(),

@@ -19,7 +19,7 @@ use crate::source::{Row, Source};
 use crate::tokenizer::Tokenizer;
 
 /// To be raised when training changes, so that old files are not taken for its result.
-const FORMAT: u64 = 1;
+const FORMAT: u64 = 2;
 /// Enough for every word of `stories` and the common ones of any text; trains in well under a second.
 const SAMPLE_BYTES: usize = 1 << 20;
 const SAMPLE_KEY: u64 = 0;

@@ -8,6 +8,7 @@ use std::thread;
 use proptest::prelude::*;
 use serde_json::Value;
 use tempfile::TempDir;
+use tokenizers::NormalizedString;
 use tt_data::{DataConfig, DataError, Dataset, Row, Source, Tokenizer, TokenizerConfig};
 
 fn config(vocab_size: usize) -> TokenizerConfig {
@@ -139,17 +140,25 @@ static TRAINED: LazyLock<Tokenizer> = LazyLock::new(|| open(&config(1024), None)
 proptest! {
     #[test]
     fn tokens_are_those_of_hugging_face(
-        text in r"((Once| upon|a|the|Pip's|12| \+|kite)?[ \n.,!\x22']{0,2}|\PC{0,3}|<\|endoftext\|>){0,20}"
+        text in r"((Once| upon|a|the|Pip's|12| \+|kite|e\u{301}|\u{3a9}\u{2126})?[ \n.,!\x22']{0,2}|\PC{0,3}|<\|endoftext\|>){0,20}"
     ) {
         let expected = TRAINED.as_hf().encode_fast(text.as_str(), false).unwrap();
         prop_assert_eq!(TRAINED.encode(&text).unwrap(), expected.get_ids());
     }
 
     #[test]
-    fn decoding_gives_the_text_back(text in r"[^<]{0,40}") {
+    fn decoding_gives_the_text_back_composed(text in r"([^<]|[aeou][\u{300}-\u{30c}]){0,40}") {
         let ids = TRAINED.encode(&text).unwrap();
-        prop_assert_eq!(TRAINED.decode(&ids).unwrap(), text);
+        let composed = NormalizedString::from(text).nfc().get().to_owned();
+        prop_assert_eq!(TRAINED.decode(&ids).unwrap(), composed);
     }
+}
+
+#[test]
+fn decomposed_text_has_the_tokens_of_composed() {
+    let composed = TRAINED.encode("caf\u{e9}").unwrap();
+    assert_eq!(TRAINED.encode("cafe\u{301}").unwrap(), composed);
+    assert_eq!(TRAINED.decode(&composed).unwrap(), "caf\u{e9}");
 }
 
 #[test]
