@@ -111,19 +111,18 @@ pub(crate) enum Folder {
 }
 
 impl Folder {
-    /// Makes and locks the folder. What there is to say about it goes to `notes`.
-    pub(crate) fn take(self, notes: &mut Vec<String>) -> Result<RunDir, RunDirError> {
+    /// Makes and locks the folder. Gives also the name that an earlier run there now has.
+    pub(crate) fn take(self) -> Result<(RunDir, Option<PathBuf>), RunDirError> {
         let run_dir = match self {
-            Self::Held(run_dir) => return Ok(run_dir),
-            Self::New(path) => return RunDir::create_new(&path),
+            Self::Held(run_dir) => return Ok((run_dir, None)),
+            Self::New(path) => return Ok((RunDir::create_new(&path)?, None)),
             Self::Given(path) => RunDir::open(&path)?,
         };
         if !run_dir.is_used() {
-            return Ok(run_dir);
+            return Ok((run_dir, None));
         }
         let (run_dir, aside) = run_dir.set_aside()?;
-        notes.push(format!("moved the earlier run to {}", aside.display()));
-        Ok(run_dir)
+        Ok((run_dir, Some(aside)))
     }
 }
 

@@ -4,7 +4,7 @@
 //! checkpoint implies the rows up to its step, a resumed run writes the rows it would have written, and
 //! nothing for show can lose what was trained.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -49,8 +49,6 @@ pub struct TrainJob {
     pub data: Pipeline,
     pub device: Device,
     pub seed: u64,
-    /// Holds `checkpoints/` and `tokenizer/`.
-    pub run_dir: PathBuf,
     /// Goes on from here. `params` must have been loaded from it.
     pub resume: Option<Checkpoint>,
     pub stop: StopFlag,
@@ -91,7 +89,6 @@ impl TrainJob {
             data,
             device,
             seed,
-            run_dir,
             resume,
             stop,
         } = self;
@@ -126,7 +123,6 @@ impl TrainJob {
             data,
             stop,
             seed,
-            run_dir,
             resume,
         })
     }
@@ -143,14 +139,13 @@ pub struct Prepared {
     cursor: tt_data::Cursor,
     stop: StopFlag,
     seed: u64,
-    run_dir: PathBuf,
     resume: Option<Checkpoint>,
 }
 
 impl Prepared {
-    /// Trains. Errors leave the checkpoints written so far.
-    pub fn run(self, metrics: Metrics) -> Result<Outcome> {
-        let mut run = Run::start(self, metrics)?;
+    /// Trains, keeping `checkpoints/` and `tokenizer/` in `run_dir`. Errors leave the checkpoints written so far.
+    pub fn run(self, run_dir: &Path, metrics: Metrics) -> Result<Outcome> {
+        let mut run = Run::start(self, run_dir, metrics)?;
         while !run.is_done() {
             // Waiting for data is part of a step: slow data must show in the tokens per second.
             let started = Instant::now();
@@ -194,17 +189,16 @@ struct Run {
 }
 
 impl Run {
-    fn start(prepared: Prepared, metrics: Metrics) -> Result<Self> {
+    fn start(prepared: Prepared, run_dir: &Path, metrics: Metrics) -> Result<Self> {
         let Prepared {
             training,
             config,
             data,
-            run_dir,
             resume,
             ..
         } = prepared;
         Ok(Self {
-            tokenizer_files: write_tokenizer(&data, &run_dir)?,
+            tokenizer_files: write_tokenizer(&data, run_dir)?,
             writer: Writer::open(run_dir.join("checkpoints"), config.checkpoint.clone())?,
             saved: resume.as_ref().map(|_| training.step),
             checkpoint: resume.map(|checkpoint| checkpoint.dir().to_owned()),
@@ -382,7 +376,7 @@ impl Run {
     }
 }
 
-/// What cannot be trained is said before the first step.
+/// What of a configuration cannot be trained, by its key.
 fn check(config: &TrainerConfig, data: &Pipeline, model: &dyn Model) -> Result<()> {
     let fail = |key, why| Err(Error::Config { key, why });
     if config.max_steps.is_none() && config.num_epochs.is_none() {
@@ -414,9 +408,9 @@ fn check(config: &TrainerConfig, data: &Pipeline, model: &dyn Model) -> Result<(
 }
 
 /// Puts the tokenizer's files into the run folder, from where each checkpoint takes them.
-fn write_tokenizer(data: &Pipeline, run_dir: &std::path::Path) -> Result<Vec<PathBuf>> {
+fn write_tokenizer(data: &Pipeline, run_dir: &Path) -> Result<Vec<PathBuf>> {
     let dir = run_dir.join("tokenizer");
-    let io = |path: &std::path::Path, source| Error::Write {
+    let io = |path: &Path, source| Error::Write {
         path: path.to_owned(),
         source,
     };

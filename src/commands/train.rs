@@ -43,7 +43,7 @@ fn train(
     let Start {
         folder,
         checkpoint,
-        mut notes,
+        notes,
     } = match decide(composition, &setup.config.resume)? {
         Decision::Start(start) => start,
         Decision::Finished(folder) => {
@@ -54,10 +54,9 @@ fn train(
             return Ok(ExitCode::SUCCESS);
         }
     };
+    notes.iter().for_each(out::line);
     let data = setup.open_data(composition, checkpoint.as_ref())?;
     let baselines = data.baselines().map_err(Failure::run)?;
-    let run_dir = folder.take(&mut notes).map_err(Failure::request)?;
-    notes.iter().for_each(out::line);
 
     let Setup {
         config,
@@ -95,13 +94,16 @@ fn train(
         data,
         device,
         seed: config.seed,
-        run_dir: run_dir.path().to_owned(),
         resume: checkpoint,
         stop,
     }
     .prepare()
     .map_err(classify)?;
-    // What does not fit has been refused by now: until here an earlier run's record is what it was.
+    // What does not fit has been refused by now: until here an earlier run is what it was, and where it was.
+    let (run_dir, aside) = folder.take().map_err(Failure::request)?;
+    if let Some(aside) = aside {
+        out::line(format!("moved the earlier run to {}", aside.display()));
+    }
     record(composition, &run_dir)?;
     out::line(format!(
         "{:.2} M parameters; baselines on validation: unigram {:.4}, bigram {:.4} nats/token",
@@ -111,7 +113,7 @@ fn train(
     ));
     out::line(format!("run folder {}", run_dir.path().display()));
     let metrics = Metrics::new(open_metrics(&run_dir, first_step)?).with(console);
-    let outcome = prepared.run(metrics).map_err(classify)?;
+    let outcome = prepared.run(run_dir.path(), metrics).map_err(classify)?;
     conclude(&outcome, &baselines, &run_dir, arguments).map_err(Failure::run)?;
     Ok(match outcome.ending {
         Ending::Finished => ExitCode::SUCCESS,

@@ -252,6 +252,33 @@ fn a_checkpoint_of_another_model_is_refused_and_the_run_keeps_its_record() {
 }
 
 #[test]
+fn a_run_made_with_another_seed_is_refused_and_left_as_it_is() {
+    let place = Place::new();
+    let run = ["trainer.max_steps=1", "hydra.run.dir=run"];
+    place.run_nano(&run).with_code(0);
+    let folder = RunFolder(place.path().join("run"));
+    let files = ["resolved_config.json", "summary.json", "metrics.jsonl"];
+    let before = files.map(|name| folder.read(name));
+    place
+        .run_nano(&["trainer.max_steps=2", "hydra.run.dir=run", "seed=7"])
+        .with_code(2)
+        .complains("seed");
+    assert_eq!(files.map(|name| folder.read(name)), before);
+}
+
+#[test]
+fn a_checkpoint_that_does_not_fit_moves_no_earlier_run_aside() {
+    let place = Place::new();
+    for run in ["hydra.run.dir=a", "hydra.run.dir=b"] {
+        place.run_nano(&["trainer.max_steps=1", run]).with_code(0);
+    }
+    let branch = ["resume=a", "hydra.run.dir=b", "model.hidden_size=32"];
+    place.run_nano(&branch).with_code(2);
+    assert!(place.path().join("b/summary.json").exists());
+    assert!(!place.path().join("b.1").exists());
+}
+
+#[test]
 fn a_run_whose_checkpoints_are_all_damaged_is_refused_and_left_as_it_is() {
     let place = Place::new();
     interrupt(&place, &["hydra.run.dir=run"]);

@@ -49,10 +49,10 @@ impl Sink for PerStep {
 #[test]
 fn a_step_allocates_nothing_large_once_warm() {
     let dir = tempfile::tempdir().unwrap();
-    let job = common::job(dir.path(), 40).prepare().unwrap();
+    let job = common::job(40).prepare().unwrap();
     let (sender, counts) = std::sync::mpsc::channel();
     let metrics = common::metrics(dir.path()).with(PerStep(sender));
-    job.run(metrics).unwrap();
+    job.run(dir.path(), metrics).unwrap();
     let counts: Vec<usize> = counts.iter().collect();
     assert_eq!(counts.len(), 40);
     assert!(counts[0] > 0, "the first step fills the pool");

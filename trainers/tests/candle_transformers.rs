@@ -14,8 +14,8 @@ use tt_trainers::load_params;
 #[test]
 fn candle_transformers_gives_our_logits_for_our_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
-    let job = common::job(dir.path(), 3).prepare().unwrap();
-    let outcome = job.run(common::metrics(dir.path())).unwrap();
+    let job = common::job(3).prepare().unwrap();
+    let outcome = job.run(dir.path(), common::metrics(dir.path())).unwrap();
     let checkpoint = Checkpoint::open(&outcome.checkpoint).unwrap();
 
     let config = checkpoint.config().unwrap();

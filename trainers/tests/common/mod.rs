@@ -32,7 +32,7 @@ pub fn metrics(run_dir: &Path) -> Metrics {
 }
 
 /// `max_steps` steps of two micro-batches on the embedded stories.
-pub fn job(run_dir: &Path, max_steps: u64) -> TrainJob {
+pub fn job(max_steps: u64) -> TrainJob {
     let config: TrainerConfig = serde_json::from_value(json!({
         "type": "lm_trainer.LMTrainer", "max_steps": max_steps,
         "global_batch_size": 8, "micro_batch_size": 4, "max_grad_norm": 1.0,
@@ -73,7 +73,6 @@ pub fn job(run_dir: &Path, max_steps: u64) -> TrainJob {
         data,
         device: Device::Cpu,
         seed: 1,
-        run_dir: run_dir.to_owned(),
         resume: None,
         stop: StopFlag::default(),
     }
