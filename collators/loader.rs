@@ -62,7 +62,7 @@ impl Default for Job {
 impl Loader {
     /// Batches of `source` in `order`, from `cursor` to the end of epoch `num_epochs` if given.
     ///
-    /// Errors: a cursor beyond the data.
+    /// Errors: a cursor beyond the data; no room for the workers' threads.
     pub fn new(
         source: Arc<dyn Source>,
         order: Order,
@@ -90,7 +90,7 @@ impl Loader {
             Ok(())
         };
         Ok(Self {
-            prefetch: Prefetch::new(num_workers, JOBS_AHEAD, encode),
+            prefetch: Prefetch::new(num_workers, JOBS_AHEAD, encode)?,
             job: None,
             example: 0,
             cursor,

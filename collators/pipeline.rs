@@ -75,6 +75,15 @@ impl Pipeline {
             }
         }
         let dataset = Dataset::open(config)?;
+        if options.num_epochs.is_some() && dataset.train.num_rows().is_none() {
+            return Err(DataError::BadValue {
+                key: "trainer.num_epochs",
+                message: format!(
+                    "data set `{}` has no end, hence no epochs; give trainer.max_steps instead",
+                    config.dataset.url
+                ),
+            });
+        }
         let tokenizer = Arc::new(open_tokenizer(config, options, dataset.train.as_ref())?);
         let name = &config.collator.r#type;
         let entry = options

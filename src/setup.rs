@@ -81,6 +81,7 @@ impl Setup {
         checkpoint: Option<&Checkpoint>,
     ) -> Result<Pipeline, Diagnostics> {
         self.check_batches(composition)?;
+        self.check_length(composition)?;
         // One trained afresh would differ as soon as the data does, and the embedding would not be of its tokens.
         let trained_with = checkpoint
             .map(|checkpoint| checkpoint.dir().join(TOKENIZER))
@@ -97,7 +98,7 @@ impl Setup {
         };
         let data = Pipeline::open(&self.config.data, &options)
             .map_err(|error| problem(composition, data_key(&error), error.to_string()))?;
-        self.check_fit(composition, &data)?;
+        self.check_vocabulary(composition, data.tokenizer())?;
         if let Some(path) = trained_with {
             self.check_tokenizer(composition, data.tokenizer(), &path)?;
         }
@@ -145,37 +146,41 @@ impl Setup {
         Ok(())
     }
 
-    fn check_fit(&self, composition: &Composition, data: &Pipeline) -> Result<(), Diagnostics> {
-        let mut problems = Diagnostics::new();
-        let (length, longest) = (data.sequence_length(), self.model.max_positions());
-        if length > longest {
-            let key = "data.sequence_length";
-            let why = format!(
-                "`{key}`: {length} is more than the model's max_position_embeddings {longest}"
-            );
-            problems.push(problem(composition, key, why));
+    /// Comes before the data: a validation with rows of that length is made when it is opened.
+    fn check_length(&self, composition: &Composition) -> Result<(), Diagnostics> {
+        let (length, longest) = (self.config.data.sequence_length, self.model.max_positions());
+        if length <= longest {
+            return Ok(());
         }
-        let (needed, vocab_size) = (data.tokenizer().vocab_size(), self.model.vocab_size());
-        if vocab_size < needed {
-            let why = format!("{vocab_size} is less than the {needed} tokens of the tokenizer");
-            // The size is the checkpoint's where it says one, whatever the configuration says.
-            let described = self.pretrained.as_ref().filter(|it| it.config().is_some());
-            let (key, why) = match described {
-                Some(pretrained) => {
-                    let path = pretrained.config_path();
-                    let key = pretrained::KEY;
-                    let why = format!("`{key}`: {}: vocab_size {why}", path.display());
-                    (key, why)
-                }
-                None => ("model.vocab_size", format!("`model.vocab_size`: {why}")),
-            };
-            problems.push(problem(composition, key, why));
+        let key = "data.sequence_length";
+        let why =
+            format!("`{key}`: {length} is more than the model's max_position_embeddings {longest}");
+        Err(problem(composition, key, why).into())
+    }
+
+    fn check_vocabulary(
+        &self,
+        composition: &Composition,
+        tokenizer: &Tokenizer,
+    ) -> Result<(), Diagnostics> {
+        let (needed, vocab_size) = (tokenizer.vocab_size(), self.model.vocab_size());
+        if needed <= vocab_size {
+            return Ok(());
         }
-        if problems.is_empty() {
-            Ok(())
-        } else {
-            Err(problems)
-        }
+        let why = format!("{vocab_size} is less than the {needed} tokens of the tokenizer");
+        // The size is the checkpoint's where it says one, whatever the configuration says.
+        let described = self.pretrained.as_ref().filter(|it| it.config().is_some());
+        let (key, why) = match described {
+            Some(pretrained) => {
+                let path = pretrained.config_path();
+                (
+                    pretrained::KEY,
+                    format!("{}: vocab_size {why}", path.display()),
+                )
+            }
+            None => ("model.vocab_size", why),
+        };
+        Err(problem(composition, key, format!("`{key}`: {why}")).into())
     }
 }
 

@@ -135,6 +135,40 @@ fn sequence_longer_than_the_model_allows() {
 }
 
 #[test]
+fn numbers_no_machine_has_room_for() {
+    let place = Place::new();
+    for (key, value) in [
+        ("data.sequence_length", "1000000000000"),
+        ("data.num_val_blocks", "1000000000000"),
+        ("data.num_workers", "100000"),
+    ] {
+        nano_refused(&place, &[&format!("{key}={value}")])
+            .complains(key)
+            .complains(value);
+    }
+}
+
+#[test]
+fn a_validation_split_of_nothing_or_everything() {
+    let place = Place::new();
+    place.write("text.txt", "one\n\ntwo\n\nthree\n");
+    for value in ["0", "1"] {
+        let fraction = format!("data.val_fraction={value}");
+        nano_refused(&place, &["data=text", "data.path=text.txt", &fraction])
+            .complains("data.val_fraction");
+    }
+}
+
+#[test]
+fn epochs_of_endless_data_name_the_steps() {
+    let place = Place::new();
+    nano_refused(&place, &["trainer.num_epochs=2"])
+        .complains("trainer.num_epochs")
+        .complains("`stories` has no end")
+        .complains("trainer.max_steps");
+}
+
+#[test]
 fn vocabulary_smaller_than_the_tokenizers() {
     let place = Place::new();
     nano_refused(&place, &["model.vocab_size=100"])

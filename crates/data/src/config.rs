@@ -22,10 +22,10 @@ pub struct DataConfig {
     pub val_path: Option<String>,
     /// The part of the documents held out for validation, chosen by a hash of their content, so
     /// that equal documents are on the same side.
-    #[schemars(range(min = 0.0, max = 1.0))]
+    #[schemars(extend("exclusiveMinimum" = 0.0, "exclusiveMaximum" = 1.0))]
     pub val_fraction: f64,
     /// Blocks of `sequence_length` tokens in a validation; fewer if the split has fewer.
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 100_000))]
     pub num_val_blocks: usize,
     /// Tokens in a row of a batch.
     #[schemars(range(min = 2))]
@@ -36,6 +36,7 @@ pub struct DataConfig {
     pub collator: CollatorConfig,
     /// Threads that read and tokenise ahead of training; 0 does it in the training loop.
     /// Batches are the same for any number.
+    #[schemars(range(max = 256))]
     pub num_workers: usize,
 }
 
@@ -78,8 +79,10 @@ impl Default for DatasetConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TokenizerConfig {
-    /// A `tokenizer.json`, or a folder with one. Without it, a byte-level BPE tokenizer is trained
-    /// on the data at the first run and kept in the user's cache folder.
+    /// A `tokenizer.json`, or a folder with one. Without it, the one of the checkpoint that the
+    /// run goes on from, else the one beside the weights of `model.pretrained_url`, else a
+    /// byte-level BPE tokenizer, trained on the data at the first run and kept in the user's cache
+    /// folder.
     pub path: Option<String>,
     /// Tokens of the tokenizer to train, with its 256 bytes and `<|endoftext|>`.
     #[schemars(range(min = 257))]

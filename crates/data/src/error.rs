@@ -73,6 +73,12 @@ pub enum DataError {
     )]
     NoEndOfText { path: PathBuf },
 
+    #[error("cannot start a data worker, with data.num_workers {num_workers}: {source}")]
+    StartWorker {
+        num_workers: usize,
+        source: io::Error,
+    },
+
     #[error("data worker panicked: {message}")]
     WorkerPanicked { message: String },
 }

@@ -42,11 +42,13 @@ struct State<T> {
 
 impl<T: Default + Send + 'static> Prefetch<T> {
     /// Starts `num_workers` threads; with 0 the work is done when an item is asked for.
+    ///
+    /// Errors: the system has no room for another thread.
     pub fn new(
         num_workers: usize,
         depth: usize,
         job: impl Fn(u64, &mut T) -> Result<(), DataError> + Send + Sync + 'static,
-    ) -> Self {
+    ) -> Result<Self, DataError> {
         let depth = depth.max(1);
         let shared = Arc::new(Shared {
             job: Box::new(job),
@@ -60,13 +62,22 @@ impl<T: Default + Send + 'static> Prefetch<T> {
             room: Condvar::new(),
             ready: Condvar::new(),
         });
-        let workers = (0..num_workers)
-            .map(|_| {
-                let shared = Arc::clone(&shared);
-                thread::spawn(move || shared.work())
-            })
-            .collect();
-        Self { shared, workers }
+        let mut prefetch = Self {
+            shared,
+            workers: Vec::with_capacity(num_workers),
+        };
+        for _ in 0..num_workers {
+            let shared = Arc::clone(&prefetch.shared);
+            let worker = thread::Builder::new()
+                .name("data".to_owned())
+                .spawn(move || shared.work())
+                .map_err(|source| DataError::StartWorker {
+                    num_workers,
+                    source,
+                })?;
+            prefetch.workers.push(worker);
+        }
+        Ok(prefetch)
     }
 
     /// The next item.
@@ -182,7 +193,8 @@ mod tests {
                 item.clear();
                 item.push(n);
                 Ok(())
-            });
+            })
+            .unwrap();
             for n in 0..50 {
                 let item = prefetch.next_item().unwrap();
                 assert_eq!(item, [n]);
@@ -198,7 +210,8 @@ mod tests {
         let mut prefetch = Prefetch::new(2, 4, move |_, _: &mut ()| {
             counter.fetch_add(1, Ordering::SeqCst);
             Ok(())
-        });
+        })
+        .unwrap();
         prefetch.next_item().unwrap();
         thread::sleep(Duration::from_millis(50));
         assert_eq!(begun.load(Ordering::SeqCst), 5);
@@ -213,7 +226,8 @@ mod tests {
                 _ => *item = n,
             }
             Ok(())
-        });
+        })
+        .unwrap();
         assert_eq!(prefetch.next_item().unwrap(), 0);
         assert!(matches!(prefetch.next_item(), Err(DataError::Empty { .. })));
         let error = prefetch.next_item().unwrap_err();
@@ -223,7 +237,7 @@ mod tests {
 
     #[test]
     fn dropping_stops_idle_workers_at_once() {
-        let prefetch = Prefetch::new(4, 2, |_, _: &mut ()| Ok(()));
+        let prefetch = Prefetch::new(4, 2, |_, _: &mut ()| Ok(())).unwrap();
         thread::sleep(Duration::from_millis(20));
         let start = Instant::now();
         drop(prefetch);
