@@ -4,8 +4,8 @@
 //! | --- | --- | --- |
 //! | `auto` | goes on there if it has saved; nothing to do if that run has finished | goes on with the newest unfinished run of the same config |
 //! | `none` | an earlier run there is moved aside | a new folder |
-//! | a run folder | takes its newest checkpoint, works in the folder given | goes on there |
-//! | a checkpoint | takes it, works in the folder given | takes it, works in a new folder |
+//! | a run folder | as `auto` if the run there began from it; else takes its newest checkpoint, works in the folder given | goes on there |
+//! | a checkpoint | as `auto` if the run there began from it; else takes it, works in the folder given | goes on with the newest unfinished run of the same config that began from it; else takes it, works in a new folder |
 //!
 //! A run that has saved is never started over in place: if none of its checkpoints can be used, that is an error.
 //!
@@ -131,6 +131,8 @@ impl Folder {
 pub(crate) struct Start {
     pub(crate) folder: Folder,
     pub(crate) checkpoint: Option<Checkpoint>,
+    /// The `resume=PATH` that the run began from, now or when it was first started.
+    pub(crate) origin: Option<PathBuf>,
     /// What was decided and why, for the user to read.
     pub(crate) notes: Vec<String>,
 }
@@ -163,19 +165,29 @@ pub(crate) enum ResumeError {
 
 /// Decides where to work, and locks that folder if an earlier run goes on in it.
 pub(crate) fn decide(resume: &Resume, wanted: &Wanted) -> Result<Decision, ResumeError> {
+    let folder = wanted.run_dir;
+    let stays = wanted.is_given()
+        && match resume {
+            Resume::Auto => true,
+            Resume::Never => false,
+            Resume::From(path) => run_dir::origin(folder).is_some_and(|o| o == full_path(path)),
+        };
+    if stays && run_dir::is_finished(folder) && holds_same_run(folder, wanted) {
+        return Ok(Decision::Finished(folder.to_owned()));
+    }
     let start = match resume {
-        Resume::Auto if wanted.is_given() => {
-            let folder = wanted.run_dir;
-            if run_dir::is_finished(folder) && holds_same_run(folder, wanted) {
-                return Ok(Decision::Finished(folder.to_owned()));
-            }
-            auto_in_given_folder(wanted)
-        }
+        _ if stays => auto_in_given_folder(wanted),
         Resume::Auto => auto_among_earlier_runs(wanted),
         Resume::Never => Ok(fresh(wanted)),
         Resume::From(path) => from_path(path, wanted),
     };
     start.map(Decision::Start)
+}
+
+/// The same for every way of writing a path; one that is gone has its name at least.
+fn full_path(path: &Path) -> PathBuf {
+    let full = path.canonicalize().or_else(|_| std::path::absolute(path));
+    full.unwrap_or_else(|_| path.to_owned())
 }
 
 fn holds_same_run(folder: &Path, wanted: &Wanted) -> bool {
@@ -191,32 +203,45 @@ fn auto_in_given_folder(wanted: &Wanted) -> Result<Start, ResumeError> {
     if let Some(start) = continued(run_dir, wanted, "hydra.run.dir holds it")? {
         return Ok(start);
     }
+    let origin = run_dir::origin(&folder);
+    let is_same_run = !run_dir::is_finished(&folder) && holds_same_run(&folder, wanted);
+    let mut start = match origin.filter(|_| is_same_run) {
+        Some(origin) => started_from(&origin, wanted)?,
+        None => fresh(wanted),
+    };
     // Stopped before its first save: the same run starts over, there is nothing worth moving aside.
-    if !run_dir::is_finished(&folder) && holds_same_run(&folder, wanted) {
-        return Ok(Start {
-            folder: Folder::Held(RunDir::open(&folder)?),
-            checkpoint: None,
-            notes: vec![format!(
-                "starting {} over: it had not saved yet",
-                folder.display()
-            )],
-        });
+    if is_same_run {
+        start.folder = Folder::Held(RunDir::open(&folder)?);
+        start.notes.push(format!(
+            "starting {} over: it had not saved yet",
+            folder.display()
+        ));
     }
-    Ok(fresh(wanted))
+    Ok(start)
 }
 
 fn auto_among_earlier_runs(wanted: &Wanted) -> Result<Start, ResumeError> {
+    let why = "it is unfinished and has the same config; resume=none starts afresh";
+    first_usable(earlier_runs(wanted), wanted, why, || Ok(fresh(wanted)))
+}
+
+/// Goes on with the first of `folders` that can be, or else as `otherwise` says.
+fn first_usable(
+    folders: impl Iterator<Item = PathBuf>,
+    wanted: &Wanted,
+    why: &str,
+    otherwise: impl FnOnce() -> Result<Start, ResumeError>,
+) -> Result<Start, ResumeError> {
     let mut notes = Vec::new();
-    for folder in earlier_runs(wanted) {
+    for folder in folders {
         let run_dir = match RunDir::open(&folder) {
             Ok(run_dir) => run_dir,
-            Err(e @ RunDirError::InUse { .. }) => {
-                notes.push(format!("not resuming: {e}"));
+            // Another's, it may be: it must not stand in the way of this one.
+            Err(e) => {
+                notes.push(format!("not resuming: {:#}", anyhow::Error::from(e)));
                 continue;
             }
-            Err(e) => return Err(e.into()),
         };
-        let why = "it is unfinished and has the same config; resume=none starts afresh";
         match continued(run_dir, wanted, why) {
             Ok(Some(mut start)) => {
                 notes.append(&mut start.notes);
@@ -234,28 +259,40 @@ fn auto_among_earlier_runs(wanted: &Wanted) -> Result<Start, ResumeError> {
             Err(e) => return Err(e),
         }
     }
-    Ok(Start {
-        notes,
-        ..fresh(wanted)
-    })
+    let mut start = otherwise()?;
+    start.notes.splice(..0, notes);
+    Ok(start)
 }
 
 fn from_path(path: &Path, wanted: &Wanted) -> Result<Start, ResumeError> {
-    let nothing_there = || ResumeError::NothingThere {
-        path: path.to_owned(),
-    };
     let is_run = run_dir::checkpoints(path).is_dir();
     let is_same = is_inside(path, wanted.run_dir) && is_inside(wanted.run_dir, path);
     if is_run && (is_same || !wanted.is_given()) {
         let start = continued(RunDir::open(path)?, wanted, "resume names it")?;
-        return start.ok_or_else(nothing_there);
+        let path = path.to_owned();
+        return start.ok_or(ResumeError::NothingThere { path });
     }
     // Its later checkpoints would be taken for the continuation's.
     if is_inside(path, wanted.run_dir) {
         let path = path.to_owned();
         return Err(ResumeError::InsideRunDir { path });
     }
-    let (checkpoint, mut notes) = if is_run {
+    if wanted.is_given() {
+        return started_from(path, wanted);
+    }
+    let origin = full_path(path);
+    let of_same_origin =
+        earlier_runs(wanted).filter(|run| run_dir::origin(run).as_ref() == Some(&origin));
+    let why = "it began from there and is unfinished; another hydra.run.dir branches off again";
+    first_usable(of_same_origin, wanted, why, || started_from(path, wanted))
+}
+
+/// A run of its own, from the checkpoint at `path` or the newest of the run there.
+fn started_from(path: &Path, wanted: &Wanted) -> Result<Start, ResumeError> {
+    let nothing_there = || ResumeError::NothingThere {
+        path: path.to_owned(),
+    };
+    let (checkpoint, mut notes) = if run_dir::checkpoints(path).is_dir() {
         newest_checkpoint(path)?.ok_or_else(nothing_there)?
     } else if path.is_dir() {
         (Checkpoint::open(path)?, Vec::new())
@@ -269,6 +306,7 @@ fn from_path(path: &Path, wanted: &Wanted) -> Result<Start, ResumeError> {
     ));
     Ok(Start {
         checkpoint: Some(checkpoint),
+        origin: Some(full_path(path)),
         notes,
         ..fresh(wanted)
     })
@@ -311,6 +349,7 @@ fn continued(run_dir: RunDir, wanted: &Wanted, why: &str) -> Result<Option<Start
         }
     }
     Ok(Some(Start {
+        origin: run_dir::origin(run_dir.path()),
         folder: Folder::Held(run_dir),
         checkpoint: Some(checkpoint),
         notes,
@@ -333,17 +372,17 @@ fn fresh(wanted: &Wanted) -> Start {
             false => Folder::New(path),
         },
         checkpoint: None,
+        origin: None,
         notes: Vec::new(),
     }
 }
 
 /// Unfinished runs of the same config, newest first.
-fn earlier_runs(wanted: &Wanted) -> Vec<PathBuf> {
+fn earlier_runs(wanted: &Wanted) -> impl Iterator<Item = PathBuf> {
     let folders = wanted.earlier_folders().into_iter();
     folders
         .filter(|run| !run_dir::is_finished(run))
         .filter(|run| holds_same_run(run, wanted))
-        .collect()
 }
 
 fn subfolders(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
@@ -556,6 +595,19 @@ mod tests {
         assert!(start.checkpoint.is_none());
         assert_ne!(start.path(), used);
         assert!(start.notes[0].contains("in use"), "{:?}", start.notes);
+    }
+
+    #[test]
+    fn a_run_that_cannot_be_opened_is_passed_over_with_a_note() {
+        let root = tempfile::tempdir().unwrap();
+        let config = json!({"lr": 0.1});
+        let older = leave_run(root.path(), "2026-01-01/00-00-00", &config, Some(9));
+        let barred = leave_run(root.path(), "2026-01-02/00-00-00", &config, Some(9));
+        fs::remove_file(barred.join(".lock")).unwrap();
+        fs::create_dir(barred.join(".lock")).unwrap(); // not to be written, not by root either
+        let start = auto(root.path(), &config);
+        assert_eq!(start.path(), older);
+        assert!(start.notes[0].contains("01-02"), "{:?}", start.notes);
     }
 
     #[test]

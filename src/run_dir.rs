@@ -4,7 +4,8 @@
 //! outputs/2026-01-31/12-00-00/
 //!   .hydra/{config,hydra,overrides}.yaml   as Hydra writes them
 //!   .hydra/origins.json                    where each value came from
-//!   config.yaml                            the whole config, resolved
+//!   resolved_config.json                   the whole config, resolved
+//!   started_from                           the `resume=PATH` it began from, if it did
 //!   environment.json                       version, git hash, machine
 //!   metrics.jsonl  summary.json            what happened; a summary only once the run has finished
 //!   checkpoints/step-00000500/             Hugging Face layout and trainer state
@@ -19,6 +20,8 @@ use std::path::{Path, PathBuf};
 
 /// How a run ended: there only once it has.
 pub(crate) const SUMMARY: &str = "summary.json";
+
+const STARTED_FROM: &str = "started_from";
 
 /// A run folder that this process holds.
 #[derive(Debug)]
@@ -120,7 +123,19 @@ impl RunDir {
 
     /// Makes the run count as unfinished, if it has finished before.
     pub(crate) fn reopen(&self) -> Result<(), RunDirError> {
-        let path = self.path.join(SUMMARY);
+        self.remove(SUMMARY)
+    }
+
+    /// Notes from where the run began: see [`origin`].
+    pub(crate) fn set_origin(&self, origin: Option<&Path>) -> Result<(), RunDirError> {
+        match origin {
+            Some(path) => self.write(STARTED_FROM, &format!("{}\n", path.display())),
+            None => self.remove(STARTED_FROM),
+        }
+    }
+
+    fn remove(&self, name: &str) -> Result<(), RunDirError> {
+        let path = self.path.join(name);
         match fs::remove_file(&path) {
             Err(source) if source.kind() != io::ErrorKind::NotFound => {
                 Err(RunDirError::Io { path, source })
@@ -153,6 +168,12 @@ pub(crate) fn checkpoints(folder: &Path) -> PathBuf {
 /// A run has finished once it has a summary.
 pub(crate) fn is_finished(folder: &Path) -> bool {
     folder.join(SUMMARY).exists()
+}
+
+/// The checkpoint or run that the one in `folder` began from, by its full path; `None` if it began from nothing.
+pub(crate) fn origin(folder: &Path) -> Option<PathBuf> {
+    let text = fs::read_to_string(folder.join(STARTED_FROM)).ok()?;
+    Some(PathBuf::from(text.trim_end_matches('\n')))
 }
 
 fn with_suffix(path: &Path, suffix: &str) -> PathBuf {

@@ -43,6 +43,7 @@ fn train(
     let Start {
         folder,
         checkpoint,
+        origin,
         notes,
     } = match decide(composition, &setup.config.resume)? {
         Decision::Start(start) => start,
@@ -105,6 +106,9 @@ fn train(
         out::line(format!("moved the earlier run to {}", aside.display()));
     }
     record(composition, &run_dir)?;
+    run_dir
+        .set_origin(origin.as_deref())
+        .map_err(Failure::run)?;
     out::line(format!(
         "{:.2} M parameters; baselines on validation: unigram {:.4}, bigram {:.4} nats/token",
         num_parameters as f64 / 1e6,

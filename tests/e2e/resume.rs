@@ -231,6 +231,57 @@ fn resume_path_continues_the_run_it_names() {
     assert!(place.run_folders().is_empty());
 }
 
+/// Starts `args` and kills it once it has saved after `step`.
+fn kill_after(place: &Place, args: &[&str], run: impl Fn() -> Option<RunFolder>, step: usize) {
+    let mut running = place.start_nano(args);
+    let name = format!("checkpoints/step-{step:08}/manifest.json");
+    running.wait_until(|| run().is_some_and(|run| run.join(&name).exists()));
+    running.kill();
+}
+
+#[test]
+fn the_same_command_goes_on_when_it_began_from_another_run() {
+    let place = Place::new();
+    place
+        .run_nano(&["trainer.max_steps=2", "hydra.run.dir=a"])
+        .with_code(0);
+    let branch = [
+        "trainer.max_steps=1000000",
+        "trainer.checkpoint_interval=2",
+        "resume=a",
+        "hydra.run.dir=b",
+    ];
+    let b = RunFolder(place.path().join("b"));
+    // Before its first save it begins there again, after it goes on from its own.
+    let mut running = place.start_nano(&branch);
+    running.wait_for_rows(&b, 1);
+    running.kill();
+    kill_after(&place, &branch, || Some(b.clone()), 4);
+    let mut running = place.start_nano(&branch);
+    running.wait_until(|| b.join("checkpoints/step-00000008").exists());
+    running.signal("INT");
+    running.finish().with_code(130).prints("resuming");
+    assert!(!place.path().join("b.1").exists());
+    let steps: Vec<_> = b.rows().iter().map(|row| row["step"].as_u64()).collect();
+    assert_eq!(steps[..3], [Some(3), Some(4), Some(5)]);
+}
+
+#[test]
+fn the_same_command_goes_on_when_it_began_from_a_checkpoint() {
+    let place = Place::new();
+    place
+        .run_nano(&["trainer.max_steps=2", "hydra.run.dir=a"])
+        .with_code(0);
+    let branch = [
+        "trainer.max_steps=20",
+        "trainer.checkpoint_interval=4",
+        "resume=a/checkpoints/step-00000002",
+    ];
+    kill_after(&place, &branch, || place.run_folders().pop(), 4);
+    place.run_nano(&branch).with_code(0).prints("resuming");
+    assert!(place.run_folder().join("summary.json").exists());
+}
+
 #[test]
 fn a_checkpoint_of_another_model_is_refused_and_the_run_keeps_its_record() {
     let place = Place::new();
