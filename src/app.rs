@@ -16,6 +16,7 @@ use crate::failure::Failure;
 use crate::migration;
 use crate::out;
 use crate::plugins::Plugins;
+use crate::rerun;
 use crate::sweep;
 
 /// The program. What is added replaces a built-in of the same name.
@@ -92,11 +93,17 @@ impl App {
                     Work::Composed { config_name, run } => (config_name, run),
                     Work::Plain(run) => return run(&args.overrides),
                 };
-                let composer = configs::composer(&args, config_name)?;
+                let composer = match &args.rerun {
+                    Some(folder) => rerun::composer(folder)?,
+                    None => configs::composer(&args, config_name)?,
+                };
                 if args.is_sweep() {
                     return sweep::run(&composer, &args, &self.plugins);
                 }
                 let mut composition = composer.compose(&args.overrides)?;
+                if let Some(folder) = &args.rerun {
+                    rerun::prepare(&mut composition, folder, &args.overrides)?;
+                }
                 for warning in composition.warnings() {
                     eprintln!("warning: {warning}");
                 }

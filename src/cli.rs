@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use crate::commands::show::{Info, Show};
 use crate::commands::{self, Command};
 use crate::completion::Completion;
+use crate::rerun;
 use tt_config::Part;
 
 /// What a command line asks for.
@@ -36,6 +37,8 @@ pub(crate) struct Args {
     multirun: bool,
     /// All arguments, as given.
     pub(crate) raw: Vec<String>,
+    /// The run folder whose config is used instead of one composed.
+    pub(crate) rerun: Option<PathBuf>,
     completion: Option<Completion>,
     help: bool,
     version: bool,
@@ -69,10 +72,13 @@ pub(crate) enum UsageError {
         flag: &'static str,
         needs: &'static str,
     },
-    #[error("flags `--multirun` and `{0}` exclude each other")]
-    Excluded(&'static str),
-    #[error("`--multirun` is for `train`, not for `{0}`")]
-    MultirunOf(&'static str),
+    #[error("flags `{0}` and `{1}` exclude each other")]
+    Excluded(&'static str, &'static str),
+    #[error("`{flag}` is for `train`, not for `{command}`")]
+    ForTrain {
+        flag: &'static str,
+        command: &'static str,
+    },
     #[error("`{0}` composes no config: it takes neither --cfg nor --info")]
     NoConfig(&'static str),
     #[error("argument is not UTF-8: {0:?}")]
@@ -203,6 +209,16 @@ const FLAGS: &[Flag] = &[
         about: "Run a job for each combination of the values given: lr=1e-3,1e-4",
         set: |args, _| {
             args.multirun = true;
+            Ok(())
+        },
+    },
+    Flag {
+        long: rerun::FLAG,
+        short: None,
+        value: Some("RUN"),
+        about: "Run again what a run folder has recorded, in a new folder",
+        set: |args, value| {
+            args.rerun = Some(value.into());
             Ok(())
         },
     },
@@ -368,14 +384,34 @@ impl Args {
             return Err(alone("--package"));
         }
         if self.multirun {
+            let excluded = |flag| UsageError::Excluded("--multirun", flag);
             match self.show {
-                _ if self.run => return Err(UsageError::Excluded("--run")),
-                Some(Show::Config(_)) => return Err(UsageError::Excluded("--cfg")),
-                Some(Show::Info(_)) => return Err(UsageError::Excluded("--info")),
+                _ if self.run => return Err(excluded("--run")),
+                Some(Show::Config(_)) => return Err(excluded("--cfg")),
+                Some(Show::Info(_)) => return Err(excluded("--info")),
                 None => {}
             }
-            if command.name != commands::TRAIN.name {
-                return Err(UsageError::MultirunOf(command.name));
+        }
+        if self.rerun.is_some() {
+            // A recorded config is one config, and comes from nowhere else.
+            for (flag, is_given) in [
+                ("--multirun", self.multirun),
+                ("--config-name", self.config_name.is_some()),
+                ("--config-path", self.config_path.is_some()),
+                ("--config-dir", self.config_dir.is_some()),
+            ] {
+                if is_given {
+                    return Err(UsageError::Excluded(rerun::FLAG, flag));
+                }
+            }
+        }
+        for (flag, is_given) in [
+            ("--multirun", self.multirun),
+            (rerun::FLAG, self.rerun.is_some()),
+        ] {
+            if is_given && command.name != commands::TRAIN.name {
+                let command = command.name;
+                return Err(UsageError::ForTrain { flag, command });
             }
         }
         Ok(Request::Run(command, self))
@@ -386,7 +422,11 @@ impl Args {
     /// Whether the arguments ask for a sweep. `--run` has the last word, so that a job of a sweep is never one itself.
     pub(crate) fn is_sweep(&self) -> bool {
         let by_mode = |text: &String| text == "hydra.mode=MULTIRUN";
-        self.multirun || (!self.run && self.show.is_none() && self.overrides.iter().any(by_mode))
+        self.multirun
+            || (!self.run
+                && self.rerun.is_none()
+                && self.show.is_none()
+                && self.overrides.iter().any(by_mode))
     }
 }
 
@@ -559,6 +599,10 @@ mod tests {
         assert_eq!(
             message(&["-m", "--cfg=job"]),
             "flags `--multirun` and `--cfg` exclude each other"
+        );
+        assert_eq!(
+            message(&["--experimental-rerun=a", "-cn", "b"]),
+            "flags `--experimental-rerun` and `--config-name` exclude each other"
         );
         assert_eq!(
             message(&["generate", "-m"]),

@@ -7,6 +7,7 @@ use tt_metrics::{Scalars, Summary};
 use tt_trainers::Outcome;
 
 use crate::out;
+use crate::rerun;
 use crate::run_dir::{RunDir, SUMMARY};
 
 /// Writes the summary, unless the run was stopped, and prints what the user wants to know.
@@ -55,8 +56,17 @@ fn report(
     row("checkpoint", outcome.checkpoint.display().to_string());
     let again = match outcome.final_val_loss {
         Some(_) => extended(arguments, run_dir, 2 * outcome.step),
-        // `resume=auto` finds the run, as any other value would not.
-        None => command_line(&without(arguments, &["resume="])),
+        None => {
+            // `resume=auto` finds the run, as any other value would not; but a rerun begins anew if it is not told.
+            let mut same = without(arguments, &["resume="]);
+            if same
+                .iter()
+                .any(|argument| argument.starts_with(rerun::FLAG))
+            {
+                same.push(format!("resume={}", run_dir.path().display()));
+            }
+            command_line(&same)
+        }
     };
     row("continue", again);
     text
@@ -115,6 +125,11 @@ mod tests {
     }
 
     fn report_of(final_val_loss: Option<f32>) -> String {
+        let arguments = strings(&["+model=qwen2", "trainer.max_steps=10", "resume=none"]);
+        report_on(final_val_loss, &arguments)
+    }
+
+    fn report_on(final_val_loss: Option<f32>, arguments: &[String]) -> String {
         let root = tempfile::tempdir().unwrap();
         let run_dir = RunDir::open(&root.path().join("run")).unwrap();
         let outcome = Outcome {
@@ -132,8 +147,7 @@ mod tests {
             unigram_nats: 5.0,
             bigram_nats: 2.0,
         };
-        let arguments = strings(&["+model=qwen2", "trainer.max_steps=10", "resume=none"]);
-        let report = report(&outcome, &baselines, &run_dir, &arguments);
+        let report = report(&outcome, &baselines, &run_dir, arguments);
         report.replace(&root.path().display().to_string(), "")
     }
 
@@ -161,6 +175,13 @@ checkpoint  run/checkpoints/step-00000010
 continue    tpu-train +model=qwen2 trainer.max_steps=10
 "
         );
+    }
+
+    #[test]
+    fn a_stopped_rerun_is_continued_in_its_own_folder() {
+        let report = report_on(None, &strings(&["--experimental-rerun", "first"]));
+        let again = "continue    tpu-train --experimental-rerun first resume=/run\n";
+        assert!(report.ends_with(again), "{report}");
     }
 
     #[test]

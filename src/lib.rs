@@ -26,6 +26,7 @@ mod plugins;
 mod pretrained;
 #[cfg(test)]
 mod reference;
+mod rerun;
 mod resume;
 mod run_dir;
 mod setup;

@@ -72,7 +72,8 @@ impl Run {
     }
 }
 
-fn read_node(path: &Path) -> Result<Node, Failure> {
+/// A file in a run folder.
+pub(crate) fn read_node(path: &Path) -> Result<Node, Failure> {
     Node::read(path).map_err(|problem| Failure::Config(problem.into()))
 }
 

@@ -1,7 +1,7 @@
 //! The subcommands, one file each.
 
 mod generate;
-mod inspect;
+pub(crate) mod inspect;
 pub(crate) mod show;
 mod train;
 

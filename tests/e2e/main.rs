@@ -14,4 +14,5 @@ mod pulse;
 mod python;
 mod resume;
 mod signals;
+mod surface;
 mod sweep;

@@ -26,6 +26,7 @@ pub struct Composer {
     config_name: String,
     job_name: String,
     lenient_groups: bool,
+    applied: Vec<String>,
     environment: Environment,
 }
 
@@ -37,6 +38,7 @@ impl Composer {
             config_name: config_name.into(),
             job_name: "tpu-train".to_string(),
             lenient_groups: false,
+            applied: Vec::new(),
             environment: Environment::process(),
         }
     }
@@ -95,6 +97,13 @@ impl Composer {
         self
     }
 
+    /// Arguments whose effect the primary config holds already, as one that an earlier run has
+    /// recorded does: they are listed with the others, but not applied.
+    pub fn applied(mut self, arguments: Vec<String>) -> Self {
+        self.applied = arguments;
+        self
+    }
+
     /// Composes one configuration. A sweep among the arguments is an error.
     pub fn compose<S: AsRef<str>>(&self, arguments: &[S]) -> Result<Composition, Diagnostics> {
         let overrides = parse_arguments(arguments)?;
@@ -122,6 +131,8 @@ impl Composer {
         overrides: Vec<Override>,
         is_sweep: bool,
     ) -> Result<Composition, Diagnostics> {
+        let mut recorded = parse_arguments(&self.applied)?;
+        recorded.extend(overrides.iter().cloned());
         let environment = self.environment.clone();
         let repository = self.with_search_path(&overrides, &environment)?;
         let choices = Choices::new(&repository, &overrides)?;
@@ -190,7 +201,7 @@ impl Composer {
         hydra::fill(
             &mut root,
             &hydra::Facts {
-                overrides: &overrides,
+                overrides: &recorded,
                 choices: &choices.known,
                 sources: repository.sources(),
                 config_name: &self.config_name,
@@ -201,7 +212,7 @@ impl Composer {
         problems.into_result(Composition::new(
             root,
             environment,
-            overrides,
+            recorded,
             choices.known,
             files,
             roots,
