@@ -30,6 +30,8 @@ pub struct Truncation {
     pub rows_kept: u64,
     /// Of steps after the checkpoint: they will be made again.
     pub rows_dropped: u64,
+    /// How many steps those are: there may be several rows a step.
+    pub steps_dropped: u64,
     /// Half-written or otherwise unreadable: dropped too. More than one means a damaged disk.
     pub rows_damaged: u64,
 }
@@ -123,7 +125,10 @@ fn filter(from: &mut impl BufRead, to: &mut impl Write, step: u64) -> io::Result
                 to.write_all(&line)?;
                 truncation.rows_kept += 1;
             }
-            Ok(_) if line.ends_with(b"\n") => truncation.rows_dropped += 1,
+            Ok(row) if line.ends_with(b"\n") => {
+                truncation.rows_dropped += 1;
+                truncation.steps_dropped = truncation.steps_dropped.max(row.step - step);
+            }
             _ => truncation.rows_damaged += 1,
         }
         line.clear();

@@ -70,6 +70,7 @@ fn resumed_file_equals_one_never_interrupted() {
         Truncation {
             rows_kept: 4,
             rows_dropped: 2,
+            steps_dropped: 2,
             rows_damaged: 1
         }
     );
@@ -77,6 +78,14 @@ fn resumed_file_equals_one_never_interrupted() {
         jsonl.write(&step(i)).unwrap();
     }
     assert_eq!(fs::read_to_string(&path).unwrap(), uninterrupted);
+}
+
+#[test]
+fn steps_dropped_are_counted_without_their_validation_rows() {
+    let (_dir, path) = file();
+    six_steps(&path);
+    let (_, truncation) = Jsonl::resume(&path, 2).unwrap();
+    assert_eq!((truncation.rows_dropped, truncation.steps_dropped), (5, 4));
 }
 
 #[test]
