@@ -7,6 +7,7 @@ use tt_metrics::{Scalars, Summary};
 use tt_trainers::Outcome;
 
 use crate::out;
+use crate::quote;
 use crate::rerun;
 use crate::run_dir::{RunDir, SUMMARY};
 
@@ -22,7 +23,7 @@ pub(crate) fn conclude(
             final_val_loss: Some(loss),
             unigram_nats: Some(baselines.unigram_nats),
             checkpoint: Some(outcome.checkpoint.clone()),
-            tokens_per_second: Some(outcome.tokens_per_second),
+            tokens_per_second: speed(outcome),
             peak_rss_bytes: tt_metrics::peak_rss_bytes(),
             scalars: Scalars::from([("bigram_nats".to_owned(), baselines.bigram_nats.into())]),
         };
@@ -49,10 +50,9 @@ fn report(
         Some(loss) => row("loss", loss_against(f64::from(loss), baselines)),
         None => row("stopped", format!("after step {}", outcome.step)),
     }
-    row(
-        "speed",
-        format!("{:.0} tokens/s", outcome.tokens_per_second),
-    );
+    if let Some(tokens_per_second) = speed(outcome) {
+        row("speed", format!("{tokens_per_second:.0} tokens/s"));
+    }
     row("checkpoint", outcome.checkpoint.display().to_string());
     let again = match outcome.final_val_loss {
         Some(_) => extended(arguments, run_dir, 2 * outcome.step),
@@ -63,13 +63,19 @@ fn report(
                 .iter()
                 .any(|argument| argument.starts_with(rerun::FLAG))
             {
-                same.push(format!("resume={}", run_dir.path().display()));
+                same.push(format!("resume={}", quote::value(run_dir.path())));
             }
             command_line(&same)
         }
     };
     row("continue", again);
     text
+}
+
+/// Tokens per second; `None` if there was no step left to make.
+fn speed(outcome: &Outcome) -> Option<f64> {
+    let speed = outcome.tokens_per_second;
+    (speed > 0.0).then_some(speed)
 }
 
 fn loss_against(loss: f64, baselines: &Baselines) -> String {
@@ -88,7 +94,7 @@ fn loss_against(loss: f64, baselines: &Baselines) -> String {
 /// The command that goes on with this finished run up to `max_steps`.
 fn extended(arguments: &[String], run_dir: &RunDir, max_steps: u64) -> String {
     let mut arguments = without(arguments, &["resume=", "trainer.max_steps="]);
-    arguments.push(format!("resume={}", run_dir.path().display()));
+    arguments.push(format!("resume={}", quote::value(run_dir.path())));
     arguments.push(format!("trainer.max_steps={max_steps}"));
     command_line(&arguments)
 }
@@ -100,16 +106,11 @@ fn without(arguments: &[String], keys: &[&str]) -> Vec<String> {
 
 /// The command line, quoted for a shell.
 fn command_line(arguments: &[String]) -> String {
-    let mut line = String::from("tpu-train");
-    for argument in arguments {
-        let is_plain = |c: char| c.is_alphanumeric() || "+-~_=.,:/@%".contains(c);
-        if argument.chars().all(is_plain) && !argument.is_empty() && !argument.starts_with('~') {
-            write!(line, " {argument}").expect("into a string");
-        } else {
-            write!(line, " '{}'", argument.replace('\'', r"'\''")).expect("into a string");
-        }
-    }
-    line
+    let quoted = arguments.iter().map(|argument| quote::shell(argument));
+    let words: Vec<_> = std::iter::once("tpu-train".to_owned())
+        .chain(quoted)
+        .collect();
+    words.join(" ")
 }
 
 #[cfg(test)]

@@ -24,6 +24,7 @@ mod origins;
 mod out;
 mod plugins;
 mod pretrained;
+mod quote;
 #[cfg(test)]
 mod reference;
 mod rerun;

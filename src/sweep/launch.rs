@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use tt_trainers::StopFlag;
 
+use crate::quote::quoted;
 use crate::resume::Resume;
 use crate::run_dir::{self, RunDir, RunDirError};
 use crate::sweep::config::OnFailure;
@@ -212,48 +213,6 @@ fn claim(folder: &Path, stop: &StopFlag) -> Result<RunDir, RunDirError> {
                 thread::sleep(PERIOD);
             }
             claimed => return claimed,
-        }
-    }
-}
-
-/// A path as a quoted string of the override grammar, whatever characters it has.
-fn quoted(path: &Path) -> String {
-    let mut text = String::from("'");
-    let mut backslashes = 0;
-    for c in path.to_string_lossy().chars() {
-        if c == '\'' {
-            // Backslashes count only before a quote; there each of them is written twice.
-            text.push_str(&"\\".repeat(backslashes + 1));
-        }
-        backslashes = if c == '\\' { backslashes + 1 } else { 0 };
-        text.push(c);
-    }
-    text.push_str(&"\\".repeat(backslashes));
-    text.push('\'');
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_quoted_path_reads_back() {
-        for path in [
-            "a/b",
-            "a b,c=d",
-            "it's",
-            r"back\slash",
-            r"both\'",
-            r"end\",
-            "{x}[y]",
-        ] {
-            let argument = format!("seed={}", quoted(Path::new(path)));
-            let composer =
-                tt_config::Composer::new("main").embedded("main", &[("main.yaml", "seed: null\n")]);
-            let composition = composer.compose(&[argument]).unwrap();
-            let read = composition.get("seed").and_then(tt_config::Node::as_str);
-            assert_eq!(read, Some(path));
         }
     }
 }
