@@ -7,6 +7,7 @@ mod command_line;
 mod completion;
 mod generate;
 mod harness;
+mod hydra;
 mod inspect;
 mod learning;
 mod migration;
