@@ -137,6 +137,17 @@ pub(crate) struct Start {
     pub(crate) notes: Vec<String>,
 }
 
+impl Start {
+    /// The folder of a run that has finished and is asked for no step more.
+    pub(crate) fn finished(&self, max_steps: Option<u64>) -> Option<&Path> {
+        let Folder::Held(run_dir) = &self.folder else {
+            return None;
+        };
+        let step = self.checkpoint.as_ref()?.step();
+        (run_dir::is_finished(run_dir.path()) && step >= max_steps?).then(|| run_dir.path())
+    }
+}
+
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ResumeError {
     #[error(transparent)]
@@ -401,15 +412,25 @@ fn read_config(run: &Path) -> Option<Value> {
 
 /// Whether two resolved configs are of the same run.
 ///
-/// Left out is what cannot change a number of the run: where it is written, how it is shown, how it is resumed, and on
-/// how many threads it runs.
+/// Left out is what cannot change a number of the run: where it is written, how it is called and shown, how it is
+/// resumed, and on how many threads it runs.
 pub(crate) fn same_run(a: &Value, b: &Value) -> bool {
     differences(a, b).is_empty()
 }
 
 /// The keys that matter to [`same_run`] and differ, as `key: old -> new`.
 fn differences(old: &Value, new: &Value) -> Vec<String> {
-    const LEFT_OUT: [&str; 5] = ["hydra", "resume", "logging", "device.threads", "sweep"];
+    const LEFT_OUT: [&str; 9] = [
+        "hydra",
+        "resume",
+        "logging",
+        "device.threads",
+        "sweep",
+        "data.num_workers",
+        "trainer.log_interval",
+        "name",
+        "notes",
+    ];
     let mut found = Vec::new();
     compare("", old, new, &mut |key, old, new| {
         let shown = |value: Option<&Value>| value.map_or("(absent)".to_owned(), Value::to_string);
@@ -629,6 +650,13 @@ mod tests {
         let c = json!({"device": {"type": "tpu", "threads": 1}});
         assert!(same_run(&a, &b));
         assert!(!same_run(&a, &c));
+    }
+
+    #[test]
+    fn names_workers_and_the_pace_of_the_log_do_not_make_another_run() {
+        let a = json!({"name": "a", "notes": null, "data": {"num_workers": 1}, "trainer": {"log_interval": 1}});
+        let b = json!({"name": "b", "notes": "x", "data": {"num_workers": 2}, "trainer": {"log_interval": 5}});
+        assert!(same_run(&a, &b));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! `tpu-train train`: from a composed configuration to a trained checkpoint.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use serde_json::Value as Json;
@@ -40,21 +41,19 @@ fn train(
     setup.config.device.start_threads()?;
     let stop = StopFlag::default();
     let signal = StopSignal::install(stop.clone()).map_err(Failure::run)?;
+    let start = match decide(composition, &setup.config.resume)? {
+        Decision::Start(start) => start,
+        Decision::Finished(folder) => return Ok(finished(&folder)),
+    };
+    if let Some(folder) = start.finished(setup.trainer_config.max_steps) {
+        return Ok(finished(folder));
+    }
     let Start {
         folder,
         checkpoint,
         origin,
         notes,
-    } = match decide(composition, &setup.config.resume)? {
-        Decision::Start(start) => start,
-        Decision::Finished(folder) => {
-            let folder = folder.display();
-            out::line(format!(
-                "{folder} has finished already; a greater trainer.max_steps goes on, resume=none starts afresh"
-            ));
-            return Ok(ExitCode::SUCCESS);
-        }
-    };
+    } = start;
     notes.iter().for_each(out::line);
     let data = setup.open_data(composition, checkpoint.as_ref())?;
     let baselines = data.baselines().map_err(Failure::run)?;
@@ -125,6 +124,14 @@ fn train(
     })
 }
 
+fn finished(folder: &Path) -> ExitCode {
+    out::line(format!(
+        "{} has finished already, nothing is left to do; a greater trainer.max_steps goes on, resume=none starts afresh",
+        folder.display()
+    ));
+    ExitCode::SUCCESS
+}
+
 fn decide(composition: &Composition, resume: &str) -> Result<Decision, Failure> {
     let run_dir = composition.resolved("hydra.run.dir", Missing::Refuse)?;
     let pattern = composition.get("hydra.run.dir").and_then(Node::as_str);
@@ -171,10 +178,16 @@ fn open_metrics(run_dir: &RunDir, first_step: u64) -> Result<Jsonl, Failure> {
         return Jsonl::create(&path).map_err(Failure::run);
     }
     let (jsonl, truncation) = Jsonl::resume(&path, first_step).map_err(Failure::run)?;
-    if truncation.rows_dropped > 0 {
+    match truncation.steps_dropped {
+        0 => {}
+        1 => out::line("1 step after the checkpoint is made again"),
+        steps => out::line(format!("{steps} steps after the checkpoint are made again")),
+    }
+    // A kill leaves one half-written line.
+    if truncation.rows_damaged > 0 {
         out::line(format!(
-            "{} steps after the checkpoint are made again",
-            truncation.rows_dropped
+            "lines of metrics.jsonl dropped as unreadable: {}",
+            truncation.rows_damaged
         ));
     }
     Ok(jsonl)

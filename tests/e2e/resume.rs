@@ -185,6 +185,57 @@ fn a_finished_run_named_again_is_left_alone_until_it_is_extended() {
 }
 
 #[test]
+fn a_finished_run_asked_for_fewer_steps_keeps_its_summary() {
+    let place = Place::new();
+    place
+        .run_nano(&["trainer.max_steps=4", "hydra.run.dir=run"])
+        .with_code(0);
+    let folder = RunFolder(place.path().join("run"));
+    let files = ["summary.json", "resolved_config.json", "metrics.jsonl"];
+    let before = files.map(|name| folder.read(name));
+    for more in ["hydra.run.dir=run", "resume=run"] {
+        place
+            .run_nano(&["trainer.max_steps=2", more])
+            .with_code(0)
+            .prints("nothing is left to do");
+        assert_eq!(files.map(|name| folder.read(name)), before);
+    }
+}
+
+#[test]
+fn an_unfinished_run_asked_for_no_step_more_has_no_speed() {
+    let place = Place::new();
+    interrupt(&place, &["hydra.run.dir=run"]);
+    let run = place
+        .run_nano(&["trainer.max_steps=1", "hydra.run.dir=run"])
+        .with_code(0);
+    assert!(!run.stdout.contains("NaN"), "{}", run.stdout);
+    assert!(!run.stdout.contains("speed"), "{}", run.stdout);
+}
+
+#[cfg(unix)]
+#[test]
+fn the_command_to_continue_works_as_printed_whatever_the_folder_is_called() {
+    let place = Place::new();
+    let finished = place
+        .run_nano(&["trainer.max_steps=1", r"hydra.run.dir='it\'s ü, x'"])
+        .with_code(0);
+    let (_, line) = finished
+        .stdout
+        .split_once("continue    tpu-train ")
+        .expect("a command");
+    let mut command = std::process::Command::new("sh");
+    command
+        .args(["-c", &format!("\"$0\" {}", line.trim_end())])
+        .arg(env!("CARGO_BIN_EXE_tpu-train"))
+        .current_dir(place.path());
+    Running::start(command)
+        .finish()
+        .with_code(0)
+        .prints("from step 1");
+}
+
+#[test]
 fn another_config_is_another_run() {
     let place = Place::new();
     interrupt(&place, &[]);
