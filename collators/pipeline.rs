@@ -110,6 +110,11 @@ impl Pipeline {
         &self.tokenizer
     }
 
+    /// What the data holds and in which order, in short: a [`Cursor`] is of use with equal ones.
+    pub fn fingerprint(&self) -> &str {
+        &self.dataset.fingerprint
+    }
+
     /// Tokens in a row of a batch.
     pub fn sequence_length(&self) -> usize {
         self.config.sequence_length

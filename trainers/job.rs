@@ -327,6 +327,7 @@ impl Run {
             optimizer_steps: self.training.optimizer.steps(),
             seed: self.seed,
             cursor: self.cursor,
+            data: self.data.fingerprint().to_owned(),
             instruction_set: self.training.device.instruction_set().to_owned(),
             trainer: serde_json::Value::Null,
         };

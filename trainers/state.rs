@@ -24,6 +24,9 @@ pub(crate) struct TrainState {
     pub optimizer_steps: u64,
     pub seed: u64,
     pub cursor: Cursor,
+    /// Fingerprint of the data that the cursor is a position in.
+    #[serde(default)]
+    pub data: String,
     /// Instruction set of the kernels: resuming on another changes rounding.
     pub instruction_set: String,
     /// The trainer's own.

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use serde_json::Value as Json;
 use tt_checkpoint::Checkpoint;
+use tt_collators::Pipeline;
 use tt_config::{Composition, Missing, Node, Value};
 use tt_metrics::{Console, Jsonl, Metrics};
 use tt_models::Model;
@@ -69,7 +70,7 @@ fn train(
     } = setup;
     let device = config.device.device();
     let params = match (&checkpoint, &pretrained) {
-        (Some(checkpoint), _) => resumed(checkpoint, &*model, device)?,
+        (Some(checkpoint), _) => resumed(checkpoint, &*model, &data, device)?,
         (None, Some(pretrained)) => pretrained.load(&*model, device).map_err(Failure::run)?,
         (None, None) => {
             let seed = Seed::new(config.seed).fold_str("init");
@@ -197,6 +198,7 @@ fn open_metrics(run_dir: &RunDir, first_step: u64) -> Result<Jsonl, Failure> {
 fn resumed(
     checkpoint: &Checkpoint,
     model: &dyn Model,
+    data: &Pipeline,
     device: Device,
 ) -> Result<ParamTree, Failure> {
     let state = checkpoint.state().map_err(Failure::request)?;
@@ -205,6 +207,14 @@ fn resumed(
         out::line(format!(
             "warning: the run began with {then} instructions and goes on with {now}: rounding may differ"
         ));
+    }
+    if state["data"]
+        .as_str()
+        .is_some_and(|then| then != data.fingerprint())
+    {
+        out::line(
+            "warning: the data has changed since the checkpoint; it goes on at the same position",
+        );
     }
     let weights = checkpoint.model().map_err(Failure::request)?;
     load_params(model, &weights, device).map_err(Failure::request)

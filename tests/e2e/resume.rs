@@ -462,8 +462,11 @@ fn the_tokenizer_stays_when_the_text_grows() {
     place.write("text.txt", &(text() + &more));
     run(&["trainer.max_steps=9"])
         .with_code(0)
-        .prints("from step 7");
+        .prints("from step 7")
+        .prints("warning: the data has changed since the checkpoint");
     assert_eq!(tokenizer(), first);
+    let unchanged = run(&["trainer.max_steps=10"]).with_code(0);
+    assert!(!unchanged.stdout.contains("warning"), "{unchanged:?}");
 
     // Such text alone would give another tokenizer, which is refused by name.
     let mut args = crate::harness::nano(RUN);
@@ -478,5 +481,5 @@ fn the_tokenizer_stays_when_the_text_grows() {
     run(&["trainer.max_steps=11", &path])
         .with_code(2)
         .complains("data.tokenizer.path")
-        .complains("step-00000009");
+        .complains("step-00000010");
 }

@@ -26,6 +26,9 @@ pub trait Source: Send + Sync {
 pub struct Dataset {
     pub train: Arc<dyn Source>,
     pub validation: Arc<dyn Source>,
+    /// Differs where the rows or their order do: a [`Cursor`](crate::Cursor) is of use with equal
+    /// ones.
+    pub fingerprint: String,
 }
 
 /// Opens a data set.

@@ -100,6 +100,7 @@ impl Text {
             None => documents.split(config.val_fraction, pattern)?,
         };
         Ok(Dataset {
+            fingerprint: fingerprint([&train, &validation]),
             train: Arc::new(train),
             validation: Arc::new(validation),
         })
@@ -167,6 +168,18 @@ impl Source for Text {
             }),
         }
     }
+}
+
+/// A hash of the documents of both splits, in order, whatever their files are called.
+fn fingerprint(splits: [&Text; 2]) -> String {
+    let mut hasher = blake3::Hasher::new();
+    for Text { documents, .. } in splits {
+        hasher.update(&(documents.len() as u64).to_le_bytes());
+        for document in documents {
+            hasher.update(&document.hash.to_le_bytes());
+        }
+    }
+    hasher.finalize().to_hex()[..32].to_owned()
 }
 
 /// The files that `pattern` names, sorted.

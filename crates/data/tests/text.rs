@@ -55,6 +55,23 @@ fn all_texts(config: &DataConfig) -> Vec<String> {
 }
 
 #[test]
+fn the_fingerprint_is_of_the_documents_and_their_order() {
+    let of = |files: &[(&str, &str)]| {
+        let folder = folder(files);
+        Dataset::open(&config(&folder.path().join("*.txt")))
+            .unwrap()
+            .fingerprint
+    };
+    let original = of(&[("a.txt", "One\n\nTwo"), ("b.txt", "Three\n\nFour")]);
+    let renamed = of(&[("c.txt", "One\n\n\nTwo\n"), ("d.txt", "Three\n\nFour")]);
+    let reordered = of(&[("b.txt", "One\n\nTwo"), ("a.txt", "Three\n\nFour")]);
+    let longer = of(&[("a.txt", "One\n\nTwo"), ("b.txt", "Three\n\nFour\n\nFive")]);
+    assert_eq!(original, renamed);
+    assert_ne!(original, reordered);
+    assert_ne!(original, longer);
+}
+
+#[test]
 fn blank_lines_stand_between_documents() {
     let text = "\u{feff}\n  One\nand more.  \n\n \t\r\n\nTwo,\r\nstill two.\r\n\r\nThree: äöü";
     let folder = folder(&[("a.txt", text)]);

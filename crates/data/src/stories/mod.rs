@@ -90,6 +90,7 @@ impl Stories {
         Ok(Dataset {
             train: split(Split::Train),
             validation: split(Split::Validation),
+            fingerprint: format!("stories, seed {seed}"),
         })
     }
 
