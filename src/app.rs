@@ -13,6 +13,7 @@ use crate::cli::{self, Request};
 use crate::commands::{Invocation, ROOT_CONFIG, Work, show};
 use crate::configs;
 use crate::failure::Failure;
+use crate::hydra_help;
 use crate::migration;
 use crate::out;
 use crate::plugins::Plugins;
@@ -84,6 +85,11 @@ impl App {
                 out::line(concat!("tpu-train ", env!("CARGO_PKG_VERSION")));
                 Ok(ExitCode::SUCCESS)
             }
+            Request::HydraHelp(args) => {
+                let composer = configs::composer(&args, ROOT_CONFIG)?;
+                out::text(hydra_help::text(&composer.compose(&args.overrides)?));
+                Ok(ExitCode::SUCCESS)
+            }
             Request::Complete(completion) => {
                 out::text(completion.text());
                 Ok(ExitCode::SUCCESS)
@@ -108,7 +114,7 @@ impl App {
                     eprintln!("warning: {warning}");
                 }
                 match args.show {
-                    Some(show) => show::run(&composition, show, &args),
+                    Some(show) => show::run(&composition, &self.plugins, show, &args),
                     None => {
                         for note in migration::apply(&mut composition, &self.plugins) {
                             eprintln!("note: {note}");

@@ -17,6 +17,7 @@ use tt_config::Part;
 pub(crate) enum Request {
     Help(Args),
     Version,
+    HydraHelp(Args),
     Complete(Completion),
     /// Run a command, or with [`Args::show`] print the config it would run with.
     Run(&'static Command, Args),
@@ -41,6 +42,7 @@ pub(crate) struct Args {
     pub(crate) rerun: Option<PathBuf>,
     completion: Option<Completion>,
     help: bool,
+    hydra_help: bool,
     version: bool,
 }
 
@@ -125,17 +127,18 @@ const FLAGS: &[Flag] = &[
         long: "--info",
         short: Some("-i"),
         value: Some("WHAT"),
-        about: "Print origins, config, defaults, defaults-tree or searchpath",
+        about: "Show origins, plugins, config, defaults, defaults-tree, searchpath",
         set: |args, value| {
             args.show = Some(Show::Info(match value.as_str() {
                 "config" => Info::Config,
                 "defaults" => Info::Defaults,
                 "defaults-tree" => Info::DefaultsTree,
                 "origins" => Info::Origins,
+                "plugins" => Info::Plugins,
                 "searchpath" => Info::SearchPath,
                 _ => {
                     return Err(BadValue(
-                        "config, defaults, defaults-tree, origins or searchpath",
+                        "config, defaults, defaults-tree, origins, plugins or searchpath",
                     ));
                 }
             }));
@@ -241,6 +244,16 @@ const FLAGS: &[Flag] = &[
         about: "Print the version",
         set: |args, _| {
             args.version = true;
+            Ok(())
+        },
+    },
+    Flag {
+        long: "--hydra-help",
+        short: None,
+        value: None,
+        about: "Print Hydra's flags and settings",
+        set: |args, _| {
+            args.hydra_help = true;
             Ok(())
         },
     },
@@ -364,6 +377,9 @@ impl Args {
         if self.help {
             return Ok(Request::Help(self));
         }
+        if self.hydra_help {
+            return Ok(Request::HydraHelp(self));
+        }
         if self.version {
             return Ok(Request::Version);
         }
@@ -428,6 +444,12 @@ impl Args {
                 && self.show.is_none()
                 && self.overrides.iter().any(by_mode))
     }
+}
+
+/// The flags that Hydra has as well, as the help text shows them.
+pub(crate) fn hydra_flags() -> impl Iterator<Item = (String, &'static str)> {
+    let flags = FLAGS.iter().filter(|flag| flag.long != "--version");
+    flags.map(|flag| (flag.usage(), flag.about))
 }
 
 /// The long form of every flag.
@@ -517,9 +539,7 @@ mod tests {
     fn parsed(args: &[&str]) -> Result<Args, UsageError> {
         match parse(args.iter().map(OsString::from))? {
             Request::Run(_, args) => Ok(args),
-            Request::Help(_) | Request::Version | Request::Complete(_) => {
-                panic!("{args:?} asks for a text")
-            }
+            _ => panic!("{args:?} asks for a text"),
         }
     }
 

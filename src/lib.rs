@@ -19,6 +19,7 @@ mod config;
 mod configs;
 mod ending;
 mod failure;
+mod hydra_help;
 mod migration;
 mod origins;
 mod out;

@@ -26,6 +26,17 @@ impl Plugins {
         }
     }
 
+    /// What there is, one line each, by the key that names it.
+    pub(crate) fn listing(&self) -> String {
+        [
+            section("model.type", &self.models),
+            section("trainer.type", &self.trainers),
+            section("trainer.optimizer.type", &self.optimizers),
+            section("data.collator.type", &self.collators),
+        ]
+        .join("\n")
+    }
+
     /// The model that a checkpoint's `config.json` names: `Qwen2ForCausalLM` is `qwen2.Qwen2ForCausalLM`.
     pub(crate) fn model_of_checkpoint(
         &self,
@@ -40,4 +51,14 @@ impl Plugins {
             format!("config.json names the architecture `{class}`; there are {known}")
         })
     }
+}
+
+fn section<B: Clone>(key: &str, table: &Table<B>) -> String {
+    let names = table.names();
+    let width = names.iter().map(|name| name.len()).max().unwrap_or(0);
+    let mut text = format!("{key}:\n");
+    for entry in table.entries() {
+        text.push_str(&format!("  {:width$}  {}\n", entry.name, entry.about));
+    }
+    text
 }

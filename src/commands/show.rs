@@ -7,6 +7,7 @@ use tt_config::{Composition, Part};
 use crate::cli::Args;
 use crate::failure::Failure;
 use crate::out;
+use crate::plugins::Plugins;
 
 /// What is printed.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -22,10 +23,16 @@ pub(crate) enum Info {
     Defaults,
     DefaultsTree,
     Origins,
+    Plugins,
     SearchPath,
 }
 
-pub(crate) fn run(composition: &Composition, show: Show, args: &Args) -> Result<ExitCode, Failure> {
+pub(crate) fn run(
+    composition: &Composition,
+    plugins: &Plugins,
+    show: Show,
+    args: &Args,
+) -> Result<ExitCode, Failure> {
     let package = args.package.as_deref();
     let text = match show {
         Show::Config(part) => composition.show(part, package, args.resolve)?,
@@ -33,6 +40,7 @@ pub(crate) fn run(composition: &Composition, show: Show, args: &Args) -> Result<
         Show::Info(Info::Defaults) => composition.defaults_list(),
         Show::Info(Info::DefaultsTree) => composition.defaults_tree(),
         Show::Info(Info::Origins) => composition.origins(package.unwrap_or_default())?,
+        Show::Info(Info::Plugins) => plugins.listing(),
         Show::Info(Info::SearchPath) => composition.search_path(),
     };
     out::text(text);

@@ -79,3 +79,26 @@ fn a_rerun_needs_a_run_folder_and_nothing_to_compose() {
         .with_code(2)
         .complains("`--experimental-rerun` is for `train`, not for `generate`");
 }
+
+#[test]
+fn hydra_help_shows_flags_and_settings_as_the_overrides_make_them() {
+    let place = Place::new();
+    let help = place
+        .run(&["--hydra-help", "hydra.run.dir=here"])
+        .with_code(0)
+        .prints("--multirun, -m")
+        .prints("hydra.run.dir=here ");
+    assert!(!help.stdout.contains("--version"), "{}", help.stdout);
+}
+
+#[test]
+fn info_plugins_lists_what_type_may_name() {
+    let place = Place::new();
+    place
+        .run(&["--info", "plugins"])
+        .with_code(0)
+        .prints("model.type:\n  qwen2.Qwen2ForCausalLM")
+        .prints("trainer.type:\n  lm_trainer.LMTrainer  causal language modelling\n")
+        .prints("trainer.optimizer.type:\n  adamw.AdamW  Adam with")
+        .prints("data.collator.type:\n  tokenize.TokenizeCollator  a column");
+}
