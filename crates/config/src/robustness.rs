@@ -1,8 +1,8 @@
 //! Whatever is typed or written into a file, reading it ends, without a panic, a hang or a stack
 //! overflow.
 //!
-//! `TT_FUZZ_CASES` sets how many random inputs each test tries (default 2,000); the nightly run
-//! takes a million. Tests run on threads of 2 MB, so that runaway recursion shows.
+//! `TT_FUZZ_CASES` sets how many random inputs each test tries (default 2,000); docs/testing.md says how a
+//! million are run. Tests run on threads of 2 MB, so that runaway recursion shows.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
