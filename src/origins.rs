@@ -7,7 +7,7 @@ use serde_json::{Map, Value as Json};
 use tt_config::{Node, Value};
 
 /// The file's name in a run folder.
-pub(crate) const ORIGINS: &str = ".hydra/origins.json";
+pub(crate) const ORIGINS: &str = "origins.json";
 
 /// The content of the file, for a tree whose nodes remember their origins.
 pub(crate) fn of(tree: &Node) -> Json {

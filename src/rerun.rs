@@ -12,14 +12,15 @@ use tt_config::{Composer, Composition, Value};
 
 use crate::commands::inspect::{read_node, read_overrides};
 use crate::failure::Failure;
+use crate::run_dir;
 
 /// The name of the flag.
 pub(crate) const FLAG: &str = "--experimental-rerun";
 
-/// What composes the config recorded in `folder`: a run folder, or its `.hydra`.
+/// What composes the config recorded in `folder`: a run folder, or the records in it.
 pub(crate) fn composer(folder: &Path) -> Result<Composer, Failure> {
     let run = run_folder(folder);
-    let hydra = run.join(".hydra");
+    let hydra = run_dir::records(&run);
     if !hydra.join("config.yaml").is_file() {
         let folder = folder.display();
         return Err(Failure::Request(anyhow!(
@@ -38,7 +39,7 @@ pub(crate) fn prepare(
     folder: &Path,
     overrides: &[String],
 ) -> Result<(), Failure> {
-    let recorded = read_node(&run_folder(folder).join(".hydra/hydra.yaml"))?;
+    let recorded = read_node(&run_dir::records(&run_folder(folder)).join("hydra.yaml"))?;
     if let Some(choices) = recorded.get("hydra.runtime.choices").cloned() {
         composition.set("hydra.runtime.choices", choices.value);
     }
@@ -49,8 +50,8 @@ pub(crate) fn prepare(
 }
 
 fn run_folder(folder: &Path) -> PathBuf {
-    match folder.file_name() {
-        Some(name) if name == ".hydra" => folder.parent().unwrap_or(folder).to_owned(),
-        _ => folder.to_owned(),
+    match folder.join("hydra.yaml").is_file() {
+        true => folder.parent().unwrap_or(folder).to_owned(),
+        false => folder.to_owned(),
     }
 }

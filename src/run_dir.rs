@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! outputs/2026-01-31/12-00-00/
-//!   .hydra/{config,hydra,overrides}.yaml   as Hydra writes them
+//!   .hydra/{config,hydra,overrides}.yaml   as Hydra writes them; `hydra.output_subdir` names another folder, null none
 //!   .hydra/origins.json                    where each value came from
 //!   resolved_config.json                   the whole config, resolved
 //!   started_from                           the `resume=PATH` it began from, if it did
@@ -22,6 +22,19 @@ use std::path::{Path, PathBuf};
 pub(crate) const SUMMARY: &str = "summary.json";
 
 const STARTED_FROM: &str = "started_from";
+
+/// Where the run in `folder` has recorded what was asked for: `.hydra`, or what `hydra.output_subdir` said.
+pub(crate) fn records(folder: &Path) -> PathBuf {
+    let usual = folder.join(".hydra");
+    if usual.is_dir() {
+        return usual;
+    }
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut folders = entries.map(|entry| entry.path());
+    folders
+        .find(|path| path.join("hydra.yaml").is_file())
+        .unwrap_or(usual)
+}
 
 /// A run folder that this process holds.
 #[derive(Debug)]

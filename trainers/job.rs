@@ -103,7 +103,7 @@ impl TrainJob {
             Seed::new(seed),
             device,
         );
-        let (mut tokens, mut cursor) = (0, None);
+        let (mut tokens, mut cursor, mut validated) = (0, None, None);
         if let Some(checkpoint) = &resume {
             let state = state::restore(&mut training, &mut *trainer, checkpoint)?;
             if state.seed != seed {
@@ -111,12 +111,14 @@ impl TrainJob {
                 return Err(Error::State(why));
             }
             (tokens, cursor) = (state.tokens, Some(state.cursor));
+            validated = state.validated;
         }
         trainer.post_init(&mut training)?;
         Ok(Prepared {
             loader: data.train(cursor)?,
             cursor: cursor.unwrap_or_default(),
             tokens,
+            validated,
             training,
             trainer,
             config,
@@ -137,6 +139,7 @@ pub struct Prepared {
     loader: Loader,
     tokens: u64,
     cursor: tt_data::Cursor,
+    validated: Option<(u64, f32)>,
     stop: StopFlag,
     seed: u64,
     resume: Option<Checkpoint>,
@@ -214,7 +217,7 @@ impl Run {
             cursor: prepared.cursor,
             exhausted: false,
             batches: Vec::new(),
-            validated: None,
+            validated: prepared.validated,
             trained: Duration::ZERO,
             trained_tokens: 0,
         })
@@ -328,6 +331,7 @@ impl Run {
             seed: self.seed,
             cursor: self.cursor,
             data: self.data.fingerprint().to_owned(),
+            validated: self.validated,
             instruction_set: self.training.device.instruction_set().to_owned(),
             trainer: serde_json::Value::Null,
         };

@@ -27,6 +27,9 @@ pub(crate) struct TrainState {
     /// Fingerprint of the data that the cursor is a position in.
     #[serde(default)]
     pub data: String,
+    /// Step and loss of the last validation, which is not logged twice.
+    #[serde(default)]
+    pub validated: Option<(u64, f32)>,
     /// Instruction set of the kernels: resuming on another changes rounding.
     pub instruction_set: String,
     /// The trainer's own.

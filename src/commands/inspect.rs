@@ -58,7 +58,7 @@ impl Run {
         Ok(Self {
             config: read_node(&config)?, // JSON is YAML
             overrides: read_overrides(&folder)?,
-            origins: match read_json(&folder.join(ORIGINS))? {
+            origins: match read_json(&run_dir::records(&folder).join(ORIGINS))? {
                 Some(Json::Object(origins)) => origins,
                 _ => Map::new(),
             },
@@ -79,7 +79,7 @@ pub(crate) fn read_node(path: &Path) -> Result<Node, Failure> {
 
 /// The overrides that a run has recorded, as they were given.
 pub(crate) fn read_overrides(folder: &Path) -> Result<Vec<String>, Failure> {
-    let overrides = read_node(&folder.join(".hydra/overrides.yaml"))?;
+    let overrides = read_node(&run_dir::records(folder).join("overrides.yaml"))?;
     let texts = overrides.as_list().unwrap_or_default().iter();
     Ok(texts.filter_map(Node::as_str).map(str::to_owned).collect())
 }
@@ -173,7 +173,7 @@ fn summary(run: &Run) -> Result<String, Failure> {
 
 /// What was chosen for each config group, Hydra's own groups left out.
 fn choices(folder: &Path) -> Result<Vec<String>, Failure> {
-    let hydra = read_node(&folder.join(".hydra/hydra.yaml"))?;
+    let hydra = read_node(&run_dir::records(folder).join("hydra.yaml"))?;
     let choices = hydra.get("hydra.runtime.choices").and_then(Node::as_map);
     let chosen = choices.into_iter().flatten().filter_map(|(group, option)| {
         let is_own = group.as_str().starts_with("hydra/");

@@ -7,6 +7,7 @@ use serde_json::Value as Json;
 use tt_checkpoint::Checkpoint;
 use tt_collators::Pipeline;
 use tt_config::{Composition, Missing, Node, Value};
+use tt_data::DataError;
 use tt_metrics::{Console, Jsonl, Metrics};
 use tt_models::Model;
 use tt_nn::ParamTree;
@@ -156,11 +157,20 @@ fn record(composition: &mut Composition, run_dir: &RunDir) -> Result<(), Failure
     let overrides = Node::built_in(Value::List(overrides.collect()));
     let resolved = composition.resolve(Missing::Keep)?;
     run_dir.reopen().map_err(Failure::run)?;
+    // As in Hydra: null records nothing of its own.
+    let subdir = composition.resolved("hydra.output_subdir", Missing::Refuse)?;
+    if let Some(subdir) = subdir.as_str() {
+        for (name, content) in [
+            ("config.yaml", composition.job().to_yaml()),
+            ("hydra.yaml", composition.hydra().to_yaml()),
+            ("overrides.yaml", overrides.to_yaml()),
+            (ORIGINS, pretty(&origins::of(&resolved))),
+        ] {
+            let name = format!("{subdir}/{name}");
+            run_dir.write(&name, &content).map_err(Failure::run)?;
+        }
+    }
     for (name, content) in [
-        (".hydra/config.yaml", composition.job().to_yaml()),
-        (".hydra/hydra.yaml", composition.hydra().to_yaml()),
-        (".hydra/overrides.yaml", overrides.to_yaml()),
-        (ORIGINS, pretty(&origins::of(&resolved))),
         (RESOLVED_CONFIG, pretty(&resolved.to_json())),
         ("environment.json", pretty(&tt_metrics::environment())),
     ] {
@@ -227,6 +237,7 @@ fn classify(error: tt_trainers::Error) -> Failure {
         Error::Config { .. }
         | Error::State(_)
         | Error::Weights(_)
+        | Error::Data(DataError::CursorOutsideData { .. })
         | Error::Optimizer(tt_optimizers::Error::State { .. }) => Failure::request(error),
         _ => Failure::run(error),
     }

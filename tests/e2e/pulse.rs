@@ -109,3 +109,33 @@ fn two_runs_in_one_second_get_two_folders() {
     second.finish().with_code(0);
     assert_eq!(place.run_folders().len(), 2);
 }
+
+#[test]
+fn output_subdir_names_the_folder_of_the_records_and_null_leaves_it_out() {
+    let place = Place::new();
+    let one = [
+        "trainer.max_steps=1",
+        "hydra.run.dir=a",
+        "hydra.output_subdir=asked",
+    ];
+    place.run_nano(&one).with_code(0);
+    let asked = place.path().join("a/asked");
+    for name in [
+        "config.yaml",
+        "hydra.yaml",
+        "overrides.yaml",
+        "origins.json",
+    ] {
+        assert!(asked.join(name).is_file(), "{name}");
+    }
+    assert!(!place.path().join("a/.hydra").exists());
+    place.run(&["inspect", "a"]).with_code(0);
+    let none = [
+        "trainer.max_steps=1",
+        "hydra.run.dir=b",
+        "hydra.output_subdir=null",
+    ];
+    place.run_nano(&none).with_code(0);
+    assert!(!place.path().join("b/.hydra").exists());
+    assert!(place.path().join("b/resolved_config.json").is_file());
+}
