@@ -80,7 +80,7 @@ impl Setup {
         composition: &Composition,
         checkpoint: Option<&Checkpoint>,
     ) -> Result<Pipeline, Diagnostics> {
-        self.check_batches(composition)?;
+        self.check_trainer(composition)?;
         self.check_length(composition)?;
         // One trained afresh would differ as soon as the data does, and the embedding would not be of its tokens.
         let trained_with = checkpoint
@@ -129,21 +129,13 @@ impl Setup {
         )))
     }
 
-    fn check_batches(&self, composition: &Composition) -> Result<(), Diagnostics> {
-        let config = &self.trainer_config;
-        if config.max_steps.is_none() && config.num_epochs.is_none() {
-            let key = "trainer.max_steps";
-            let why = format!("`{key}`: either this or `trainer.num_epochs` must be given");
-            return Err(problem(composition, key, why).into());
-        }
-        let (global, micro) = (config.global_batch_size, config.micro_batch_size);
-        if !global.is_multiple_of(micro) {
-            let key = "trainer.global_batch_size";
-            let why =
-                format!("`{key}`: {global} is no multiple of `trainer.micro_batch_size` {micro}");
-            return Err(problem(composition, key, why).into());
-        }
-        Ok(())
+    fn check_trainer(&self, composition: &Composition) -> Result<(), Diagnostics> {
+        self.trainer_config.check().map_err(|error| match error {
+            tt_trainers::Error::Config { key, why } => {
+                problem(composition, key, format!("`{key}`: {why}")).into()
+            }
+            other => Diagnostic::new(other.to_string()).into(),
+        })
     }
 
     /// Comes before the data: a validation with rows of that length is made when it is opened.

@@ -4,7 +4,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tt_checkpoint::CheckpointConfig;
-use tt_optimizers::ScheduleConfig;
+use tt_optimizers::{ScheduleConfig, ScheduleKind};
+
+use crate::error::{Error, Result};
 
 /// How a model is trained.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -60,6 +62,29 @@ pub struct TrainerConfig {
     pub optimizer: OptimizerConfig,
     /// How the learning rate changes over the run.
     pub lr_scheduler: ScheduleConfig,
+}
+
+impl TrainerConfig {
+    /// What no single key shows to be wrong. Error: `Config`, with the key to change.
+    pub fn check(&self) -> Result<()> {
+        let fail = |key, why| Err(Error::Config { key, why });
+        if self.max_steps.is_none() && self.num_epochs.is_none() {
+            let why = "either this or `trainer.num_epochs` must be given".to_owned();
+            return fail("trainer.max_steps", why);
+        }
+        let scheduler = &self.lr_scheduler;
+        let endless = self.max_steps.is_none() && scheduler.num_training_steps.is_none();
+        if endless && scheduler.kind == ScheduleKind::Cosine {
+            let why = "a cosine needs a length: give this or `trainer.max_steps`".to_owned();
+            return fail("trainer.lr_scheduler.num_training_steps", why);
+        }
+        let (global, micro) = (self.global_batch_size, self.micro_batch_size);
+        if micro == 0 || !global.is_multiple_of(micro) {
+            let why = format!("{global} is no multiple of `trainer.micro_batch_size` {micro}");
+            return fail("trainer.global_batch_size", why);
+        }
+        Ok(())
+    }
 }
 
 /// `trainer.optimizer`.

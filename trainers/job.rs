@@ -14,7 +14,7 @@ use tt_collators::{Batch, Loader, Pipeline};
 use tt_metrics::{Metrics, StepRecord, ValRecord};
 use tt_models::Model;
 use tt_nn::ParamTree;
-use tt_optimizers::{Optimizer, Schedule, ScheduleKind};
+use tt_optimizers::{Optimizer, Schedule};
 use tt_tensor::{Device, Seed};
 
 use crate::Trainer;
@@ -383,22 +383,8 @@ impl Run {
 
 /// What of a configuration cannot be trained, by its key.
 fn check(config: &TrainerConfig, data: &Pipeline, model: &dyn Model) -> Result<()> {
+    config.check()?;
     let fail = |key, why| Err(Error::Config { key, why });
-    if config.max_steps.is_none() && config.num_epochs.is_none() {
-        let why = "neither this nor `trainer.num_epochs` is given".to_owned();
-        return fail("trainer.max_steps", why);
-    }
-    let scheduler = &config.lr_scheduler;
-    let endless = config.max_steps.is_none() && scheduler.num_training_steps.is_none();
-    if endless && scheduler.kind == ScheduleKind::Cosine {
-        let why = "a cosine needs a length: give this or `trainer.max_steps`".to_owned();
-        return fail("trainer.lr_scheduler.num_training_steps", why);
-    }
-    let (global, micro) = (config.global_batch_size, config.micro_batch_size);
-    if micro == 0 || global % micro != 0 {
-        let why = format!("{micro} does not divide `trainer.global_batch_size` {global}");
-        return fail("trainer.micro_batch_size", why);
-    }
     let (length, max) = (data.sequence_length(), model.max_positions());
     if length > max {
         let why = format!("{length} is more than the model's max_position_embeddings {max}");
