@@ -3,7 +3,7 @@
 //! A [`Seed`] is refined step by step, `seed.fold(step).fold(micro_batch).fold_str(path)`, and finally names a
 //! stream of Philox 4x32-10 numbers (Salmon et al. 2011) that every device generates alike.
 
-use candle_core::{DType, Shape};
+use candle_core::Shape;
 use tt_cpu::{FusedOps, RngKey};
 
 use crate::device::{Device, on_device};
@@ -72,11 +72,14 @@ impl Tensor {
         seed: Seed,
         device: Device,
     ) -> Result<Self> {
-        let shape = shape.into();
-        let mut out = device.alloc(DType::F32, shape.elem_count());
-        let (len, rng) = (shape.elem_count(), seed.key());
-        on_device!(device, S, out.of::<S>()?.fill_normal(len, mean, std, rng)?);
-        Ok(Self::from_output(out, DType::F32, device, shape))
+        Self::filled(shape.into(), device, |out, len| {
+            on_device!(
+                device,
+                S,
+                out.of::<S>()?.fill_normal(len, mean, std, seed.key())?
+            );
+            Ok(())
+        })
     }
 
     /// f32 values uniform in `[low, high)`.
@@ -87,10 +90,13 @@ impl Tensor {
         seed: Seed,
         device: Device,
     ) -> Result<Self> {
-        let shape = shape.into();
-        let mut out = device.alloc(DType::F32, shape.elem_count());
-        let (len, rng) = (shape.elem_count(), seed.key());
-        on_device!(device, S, out.of::<S>()?.fill_uniform(len, low, high, rng)?);
-        Ok(Self::from_output(out, DType::F32, device, shape))
+        Self::filled(shape.into(), device, |out, len| {
+            on_device!(
+                device,
+                S,
+                out.of::<S>()?.fill_uniform(len, low, high, seed.key())?
+            );
+            Ok(())
+        })
     }
 }

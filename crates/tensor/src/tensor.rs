@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use candle_core::{CpuStorage, DType, Layout, Shape, WithDType};
-use tt_cpu::pool;
+use tt_cpu::{FusedOps, pool};
 
 use crate::device::{Buffer, Device, Output, Reading, Storage, on_device};
 use crate::error::{Error, Result};
@@ -82,10 +82,21 @@ impl Tensor {
 
     /// An f32 tensor with one value everywhere.
     pub fn full(value: f32, shape: impl Into<Shape>, device: Device) -> Result<Self> {
-        use tt_cpu::FusedOps;
-        let shape = shape.into();
-        let mut out = device.alloc(DType::F32, shape.elem_count());
-        on_device!(device, S, out.of::<S>()?.fill(shape.elem_count(), value)?);
+        Self::filled(shape.into(), device, |out, len| {
+            on_device!(device, S, out.of::<S>()?.fill(len, value)?);
+            Ok(())
+        })
+    }
+
+    /// An f32 tensor whose `len` elements `fill` writes.
+    pub(crate) fn filled(
+        shape: Shape,
+        device: Device,
+        fill: impl FnOnce(&mut Output, usize) -> Result<()>,
+    ) -> Result<Self> {
+        let len = shape.elem_count();
+        let mut out = device.alloc(DType::F32, len);
+        fill(&mut out, len)?;
         Ok(Self::from_output(out, DType::F32, device, shape))
     }
 
