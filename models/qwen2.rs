@@ -10,8 +10,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tt_nn::{
-    AttentionShape, Embedding, Forward, GatedMlp, Init, KvCache, ModulePath, ParamSpec, Positions,
-    RmsNorm, Rope, SelfAttention,
+    AttentionShape, Embedding, Forward, GatedMlp, Init, KvCache, ModulePath, ParamKind, ParamSpec,
+    Positions, RmsNorm, Rope, SelfAttention,
 };
 use tt_tensor::Tensor;
 
@@ -287,7 +287,7 @@ impl Model for Qwen2ForCausalLM {
                 init: Init::Normal {
                     std: self.config.initializer_range as f32,
                 },
-                decays: true,
+                kind: ParamKind::Head,
             });
         }
         params

@@ -64,7 +64,7 @@ impl AdamW {
             let (shape, device) = (spec.shape.clone(), parameter.value().device());
             Ok(Entry {
                 parameter: parameter.clone(),
-                decays: spec.decays,
+                decays: spec.decays(),
                 exp_avg: Tensor::zeros(shape.clone(), device)?,
                 exp_avg_sq: Tensor::zeros(shape, device)?,
             })

@@ -1,12 +1,12 @@
 //! Optimizers: the trait, one file per optimizer, and learning-rate schedules.
 //!
 //! ```
-//! use tt_nn::{Init, ParamSpec, ParamTree};
+//! use tt_nn::{Init, ParamKind, ParamSpec, ParamTree};
 //! use tt_optimizers::{AdamW, AdamWConfig, Optimizer, StepContext};
 //! use tt_tensor::{Device, Seed, Tape, Tensor};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let spec = ParamSpec { path: "w".into(), shape: vec![2], init: Init::Ones, decays: true };
+//! let spec = ParamSpec { path: "w".into(), shape: vec![2], init: Init::Ones, kind: ParamKind::Linear };
 //! let params = ParamTree::init(&[spec], Seed::new(0), Device::Cpu)?;
 //! let config = AdamWConfig { lr: 0.1, betas: [0.9, 0.95], eps: 1e-8, weight_decay: 0.0 };
 //! let mut optimizer = AdamW::new(config, &params)?;

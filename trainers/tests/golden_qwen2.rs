@@ -119,7 +119,7 @@ impl Check {
         let names = |decays: bool| -> Vec<String> {
             let specs = params.iter().map(|(spec, _)| spec);
             let mut names: Vec<_> = specs
-                .filter(|s| s.decays == decays)
+                .filter(|s| s.decays() == decays)
                 .map(|s| s.path.clone())
                 .collect();
             names.sort();

@@ -4,7 +4,7 @@ use tt_tensor::{Tensor, fused};
 
 use crate::error::Result;
 use crate::forward::Forward;
-use crate::param_tree::{Init, ParamSpec};
+use crate::param_tree::{Init, ParamKind, ParamSpec};
 use crate::path::ModulePath;
 
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ impl Embedding {
             path: self.path.join("weight").to_string(),
             shape: vec![self.rows, self.dim],
             init: Init::Normal { std: self.std },
-            decays: true,
+            kind: ParamKind::Embedding,
         }]
     }
 

@@ -35,6 +35,6 @@ pub use forward::{Forward, Hooks, Positions};
 pub use linear::Linear;
 pub use mlp::GatedMlp;
 pub use norm::RmsNorm;
-pub use param_tree::{Init, ParamSpec, ParamTree};
+pub use param_tree::{Init, ParamKind, ParamSpec, ParamTree};
 pub use path::ModulePath;
 pub use rope::Rope;

@@ -4,7 +4,7 @@ use tt_tensor::{Tensor, fused};
 
 use crate::error::Result;
 use crate::forward::Forward;
-use crate::param_tree::{Init, ParamSpec};
+use crate::param_tree::{Init, ParamKind, ParamSpec};
 use crate::path::ModulePath;
 
 #[derive(Clone, Debug)]
@@ -41,14 +41,14 @@ impl Linear {
             path: self.path.join("weight").to_string(),
             shape: vec![self.outputs, self.inputs],
             init: Init::Normal { std: self.std },
-            decays: true,
+            kind: ParamKind::Linear,
         }];
         if self.bias {
             params.push(ParamSpec {
                 path: self.path.join("bias").to_string(),
                 shape: vec![self.outputs],
                 init: Init::Zeros,
-                decays: false,
+                kind: ParamKind::Vector,
             });
         }
         params

@@ -4,7 +4,7 @@ use tt_tensor::{Tensor, fused};
 
 use crate::error::Result;
 use crate::forward::Forward;
-use crate::param_tree::{Init, ParamSpec};
+use crate::param_tree::{Init, ParamKind, ParamSpec};
 use crate::path::ModulePath;
 
 #[derive(Clone, Debug)]
@@ -24,7 +24,7 @@ impl RmsNorm {
             path: self.path.join("weight").to_string(),
             shape: vec![self.dim],
             init: Init::Ones,
-            decays: false,
+            kind: ParamKind::Vector,
         }]
     }
 

@@ -27,8 +27,27 @@ pub struct ParamSpec {
     pub path: String,
     pub shape: Vec<usize>,
     pub init: Init,
+    pub kind: ParamKind,
+}
+
+/// What a parameter is to its module: policies (weight decay, adapters, optimizer groups) go by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ParamKind {
+    /// The weight `[out, in]` of a linear layer.
+    Linear,
+    /// A table of vectors `[rows, dim]`, also where it is the output head too.
+    Embedding,
+    /// The output head `[vocab, hidden]`.
+    Head,
+    /// A bias or the scale of a norm.
+    Vector,
+}
+
+impl ParamSpec {
     /// Whether weight decay applies: by the usual rule to matrices, not to biases and norms.
-    pub decays: bool,
+    pub fn decays(&self) -> bool {
+        self.kind != ParamKind::Vector
+    }
 }
 
 /// The parameters of a model.

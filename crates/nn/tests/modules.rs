@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use tt_nn::{
     AttentionShape, Embedding, Forward, GatedMlp, Hooks, Init, KvCache, Linear, ModulePath,
-    ParamSpec, ParamTree, Positions, Rope, SelfAttention,
+    ParamKind, ParamSpec, ParamTree, Positions, Rope, SelfAttention,
 };
 use tt_tensor::{Seed, Tape, Tensor};
 use tt_testkit::{on_each_device, relative_l2};
@@ -130,7 +130,7 @@ on_each_device! {
         let wrong = ParamTree::build(&specs, |_| Ok(Tensor::zeros((2, 3), device)?));
         let message = wrong.err().unwrap().to_string();
         assert!(message.contains("embed.weight") && message.contains("[2, 3]"), "{message}");
-        specs.push(ParamSpec { path: "embed.weight".into(), shape: vec![1], init: Init::Ones, decays: false });
+        specs.push(ParamSpec { path: "embed.weight".into(), shape: vec![1], init: Init::Ones, kind: ParamKind::Vector });
         let message = ParamTree::init(&specs, Seed::new(0), device).err().unwrap().to_string();
         assert!(message.contains("two parameters"), "{message}");
         specs.pop();
