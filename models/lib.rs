@@ -12,7 +12,7 @@
 //! let model = Qwen2ForCausalLM::new(config)?;
 //! let params = ParamTree::init(&model.params(), Seed::new(0), Device::Cpu)?;
 //! let ids = Tensor::from_slice(&[1u32, 2, 3], (1, 3), Device::Cpu)?;
-//! let logits = model.logits(&Forward::inference(&params), &Input::rows(ids)?, None)?;
+//! let logits = model.logits(&Forward::inference(&params), &Input::rows(ids)?)?;
 //! assert_eq!(logits.dims(), [1, 3, 16]);
 //! # Ok(())
 //! # }
@@ -27,7 +27,7 @@ mod qwen2;
 
 use serde_json::Value;
 use tt_config::Table;
-use tt_nn::{Forward, KvCache, ModulePath, ParamSpec, Positions};
+use tt_nn::{Forward, ModulePath, ParamSpec, Positions};
 use tt_tensor::{Tensor, fused};
 
 pub use error::{Error, Result};
@@ -70,13 +70,8 @@ pub trait Model: Send + Sync {
     /// All parameters, named as in Hugging Face checkpoints; a tied weight once.
     fn params(&self) -> Vec<ParamSpec>;
 
-    /// Hidden states `[B, T, hidden]`, ready for the head. With a `cache`, `input` continues what it holds.
-    fn hidden_states(
-        &self,
-        fwd: &Forward,
-        input: &Input,
-        cache: Option<&mut KvCache>,
-    ) -> Result<Tensor>;
+    /// Hidden states `[B, T, hidden]`, ready for the head. With a cache in `fwd`, `input` continues what it holds.
+    fn hidden_states(&self, fwd: &Forward, input: &Input) -> Result<Tensor>;
 
     /// The output head's weight `[vocab, hidden]`.
     fn head(&self, fwd: &Forward) -> Result<Tensor>;
@@ -93,8 +88,8 @@ pub trait Model: Send + Sync {
     fn hf_config(&self) -> Value;
 
     /// Logits `[B, T, vocab]`, held whole: for generation and tests. Training uses the fused loss.
-    fn logits(&self, fwd: &Forward, input: &Input, cache: Option<&mut KvCache>) -> Result<Tensor> {
-        let hidden = self.hidden_states(fwd, input, cache)?;
+    fn logits(&self, fwd: &Forward, input: &Input) -> Result<Tensor> {
+        let hidden = self.hidden_states(fwd, input)?;
         Ok(fused::linear(&hidden, &self.head(fwd)?, None)?)
     }
 }

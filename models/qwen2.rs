@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tt_nn::{
-    AttentionShape, Embedding, Forward, GatedMlp, Init, KvCache, ModulePath, ParamKind, ParamSpec,
+    AttentionShape, Embedding, Forward, GatedMlp, Init, ModulePath, ParamKind, ParamSpec,
     Positions, RmsNorm, Rope, SelfAttention,
 };
 use tt_tensor::Tensor;
@@ -191,6 +191,7 @@ pub struct Qwen2ForCausalLM {
     rope: Rope,
 }
 
+#[derive(Clone)]
 struct Block {
     path: ModulePath,
     input_layernorm: RmsNorm,
@@ -260,16 +261,16 @@ impl Block {
         x: &Tensor,
         rope: &Rope,
         positions: &Positions,
-        cache: Option<(&mut KvCache, usize)>,
     ) -> tt_nn::Result<Tensor> {
-        fwd.module(&self.path, || {
-            let y = self.input_layernorm.forward(fwd, x)?;
-            let y = self.self_attn.forward(fwd, &y, rope, positions, cache)?;
-            let y = fwd.dropout(&self.path.join("self_attn"), y, self.dropout)?;
+        let (this, rope, positions) = (self.clone(), rope.clone(), positions.clone());
+        fwd.module(&self.path, "Qwen2DecoderLayer", x, move |fwd, x| {
+            let y = this.input_layernorm.forward(fwd, x)?;
+            let y = this.self_attn.forward(fwd, &y, &rope, &positions)?;
+            let y = fwd.dropout(&this.path.join("self_attn"), y, this.dropout)?;
             let x = x.add(&y)?;
-            let y = self.post_attention_layernorm.forward(fwd, &x)?;
-            let y = self.mlp.forward(fwd, &y)?;
-            let y = fwd.dropout(&self.path.join("mlp"), y, self.dropout)?;
+            let y = this.post_attention_layernorm.forward(fwd, &x)?;
+            let y = this.mlp.forward(fwd, &y)?;
+            let y = fwd.dropout(&this.path.join("mlp"), y, this.dropout)?;
             Ok(x.add(&y)?)
         })
     }
@@ -293,16 +294,10 @@ impl Model for Qwen2ForCausalLM {
         params
     }
 
-    fn hidden_states(
-        &self,
-        fwd: &Forward,
-        input: &Input,
-        mut cache: Option<&mut KvCache>,
-    ) -> Result<Tensor> {
+    fn hidden_states(&self, fwd: &Forward, input: &Input) -> Result<Tensor> {
         let mut x = self.embed_tokens.forward(fwd, &input.input_ids)?; // [B, T, hidden]
-        for (layer, block) in self.blocks.iter().enumerate() {
-            let cache = cache.as_deref_mut().map(|cache| (cache, layer));
-            x = block.forward(fwd, &x, &self.rope, &input.positions, cache)?;
+        for block in &self.blocks {
+            x = block.forward(fwd, &x, &self.rope, &input.positions)?;
         }
         Ok(self.norm.forward(fwd, &x)?)
     }

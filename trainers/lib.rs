@@ -13,7 +13,7 @@
 //!
 //! impl Trainer for Plain {
 //!     fn loss(&self, fwd: &Forward, model: &dyn Model, batch: &DeviceBatch) -> tt_trainers::Result<Loss> {
-//!         let hidden = model.hidden_states(fwd, &batch.input, None)?;
+//!         let hidden = model.hidden_states(fwd, &batch.input)?;
 //!         let params = CrossEntropyParams { ignore_index: -100, label_smoothing: 0.0, z_loss: 0.0 };
 //!         let loss = fused::linear_cross_entropy(&hidden, &model.head(fwd)?, &batch.targets, params)?;
 //!         Ok(Loss { sum: loss.sum, weight: loss.count, scalars: vec![] })

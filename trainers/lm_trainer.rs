@@ -42,7 +42,7 @@ impl LMTrainer {
 
 impl Trainer for LMTrainer {
     fn loss(&self, fwd: &Forward, model: &dyn Model, batch: &DeviceBatch) -> Result<Loss> {
-        let hidden = model.hidden_states(fwd, &batch.input, None)?; // [B, T, hidden]
+        let hidden = model.hidden_states(fwd, &batch.input)?; // [B, T, hidden]
         // Smoothing and z-loss shape the gradient; validation reports the plain cross-entropy.
         let params = match fwd.is_training() {
             true => self.cross_entropy,

@@ -97,7 +97,7 @@ fn write_logits(checkpoint: &Path, ids: &[u32], path: &Path) {
     let input = Tensor::from_slice(ids, (1, ids.len()), Device::Cpu).expect("ids");
     let input = Input::rows(input).expect("input");
     let logits = model
-        .logits(&Forward::inference(&params), &input, None)
+        .logits(&Forward::inference(&params), &input)
         .expect("logits");
     let shape = logits.dims().to_vec();
     let logits = bytes(&logits.to_vec::<f32>().expect("f32"), f32::to_le_bytes);

@@ -23,9 +23,7 @@ fn candle_transformers_gives_our_logits_for_our_checkpoint() {
     let params = load_params(&model, &checkpoint.model().unwrap(), Device::Cpu).unwrap();
     let ids: Vec<u32> = (0..24).map(|i| i * 13 % 500).collect();
     let input = Input::rows(Tensor::from_slice(&ids, (1, 24), Device::Cpu).unwrap()).unwrap();
-    let ours = model
-        .logits(&Forward::inference(&params), &input, None)
-        .unwrap();
+    let ours = model.logits(&Forward::inference(&params), &input).unwrap();
     let ours = ours.narrow(1, 23, 1).unwrap().to_vec::<f32>().unwrap();
 
     let config: Config = serde_json::from_value(config).unwrap();

@@ -146,7 +146,7 @@ impl Check {
         for batch in micro_batches(&self.golden.tensors("inputs")) {
             let on_device = DeviceBatch::upload(&batch, self.device).unwrap();
             let fwd = Forward::inference(&params);
-            let logits = self.model.logits(&fwd, &on_device.input, None).unwrap();
+            let logits = self.model.logits(&fwd, &on_device.input).unwrap();
             let logits = logits.to_vec::<f32>().unwrap();
             for (row, segment) in logits.chunks(vocab).zip(&batch.segment_ids) {
                 let expected = rows.next().unwrap();

@@ -48,16 +48,16 @@ pub fn generate(
         let prompt = prompt.len();
         return Err(Error::PromptTooLong { prompt, max });
     }
-    let fwd = Forward::inference(params);
+    let cache = KvCache::new();
+    let fwd = Forward::inference(params).with_cache(&cache);
     let device = model.head(&fwd)?.device();
-    let mut cache = KvCache::new();
     let mut new_tokens = Vec::new();
     let mut next = prompt.to_vec();
     let room = max - prompt.len();
     while new_tokens.len() < limits.max_new_tokens {
         let ids = Tensor::from_slice(&next, (1, next.len()), device)?;
         let input = Input::continuing(ids, cache.len())?;
-        let hidden = model.hidden_states(&fwd, &input, Some(&mut cache))?; // [1, T, hidden]
+        let hidden = model.hidden_states(&fwd, &input)?; // [1, T, hidden]
         let last = hidden.narrow(1, next.len() - 1, 1)?;
         let logits = tt_tensor::fused::linear(&last, &model.head(&fwd)?, None)?; // [1, 1, vocab]
         let token = sampler.choose(&logits.to_vec::<f32>()?);

@@ -37,40 +37,6 @@ pub struct SelfAttention {
     o_proj: Linear,
 }
 
-/// Keys and values of the tokens a layer has seen, `[B, T, Hkv, D]` each.
-#[derive(Default)]
-pub struct KvCache {
-    layers: Vec<(Tensor, Tensor)>,
-}
-
-impl KvCache {
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Number of cached positions.
-    pub fn len(&self) -> usize {
-        self.layers.first().map_or(0, |(keys, _)| keys.dims()[1])
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Appends a layer's new keys and values and returns all of them.
-    fn extend(&mut self, layer: usize, k: Tensor, v: Tensor) -> Result<(Tensor, Tensor)> {
-        if layer == self.layers.len() {
-            self.layers.push((k, v));
-        } else {
-            let (keys, values) = &self.layers[layer];
-            let keys = Tensor::cat(&[keys.clone(), k], 1)?;
-            let values = Tensor::cat(&[values.clone(), v], 1)?;
-            self.layers[layer] = (keys, values);
-        }
-        Ok(self.layers[layer].clone())
-    }
-}
-
 impl SelfAttention {
     pub fn new(path: ModulePath, shape: &AttentionShape) -> Self {
         let linear = |name: &str, inputs, outputs, bias| {
@@ -100,39 +66,49 @@ impl SelfAttention {
             .collect()
     }
 
-    /// `x` `[B, T, hidden]` to the same shape. With a `cache`, `x` continues what the cache of `layer` holds.
+    /// `x` `[B, T, hidden]` to the same shape. With a cache in `fwd`, `x` continues what it holds.
     pub fn forward(
         &self,
         fwd: &Forward,
         x: &Tensor,
         rope: &Rope,
         positions: &Positions,
-        cache: Option<(&mut KvCache, usize)>,
     ) -> Result<Tensor> {
-        fwd.module(&self.path, || {
-            let [b, t, _] = x.dims_of("self_attention")?;
-            let heads = |y: Tensor| {
-                let heads = y.dims()[2] / self.head_dim;
-                y.reshape((b, t, heads, self.head_dim)) // [B, T, H, D]
-            };
-            let q = heads(self.q_proj.forward(fwd, x)?)?;
-            let k = heads(self.k_proj.forward(fwd, x)?)?;
-            let v = heads(self.v_proj.forward(fwd, x)?)?;
-            let q = rope.apply(&q, positions)?;
-            let k = rope.apply(&k, positions)?;
-            let (k, v) = match cache {
-                Some((cache, layer)) => cache.extend(layer, k, v)?,
-                None => (k, v),
-            };
-            let options = fused::Attention {
-                scale: None,
-                causal: true,
-                window: self.window,
-                segments: positions.segment_ids.clone().map(|ids| (ids.clone(), ids)),
-            };
-            let y = fused::attention(&q, &k, &v, &options)?; // [B, T, H, D]
-            let width = y.dims()[2] * self.head_dim;
-            self.o_proj.forward(fwd, &y.reshape((b, t, width))?)
+        let (this, rope, positions) = (self.clone(), rope.clone(), positions.clone());
+        fwd.module(&self.path, "SelfAttention", x, move |fwd, x| {
+            this.body(fwd, x, &rope, &positions)
         })
+    }
+
+    fn body(
+        &self,
+        fwd: &Forward,
+        x: &Tensor,
+        rope: &Rope,
+        positions: &Positions,
+    ) -> Result<Tensor> {
+        let [b, t, _] = x.dims_of("self_attention")?;
+        let heads = |y: Tensor| {
+            let heads = y.dims()[2] / self.head_dim;
+            y.reshape((b, t, heads, self.head_dim)) // [B, T, H, D]
+        };
+        let q = heads(self.q_proj.forward(fwd, x)?)?;
+        let k = heads(self.k_proj.forward(fwd, x)?)?;
+        let v = heads(self.v_proj.forward(fwd, x)?)?;
+        let q = rope.apply(&q, positions)?;
+        let k = rope.apply(&k, positions)?;
+        let (k, v) = match fwd.cache() {
+            Some(cache) => cache.extend(&self.path, k, v)?,
+            None => (k, v),
+        };
+        let options = fused::Attention {
+            scale: None,
+            causal: true,
+            window: self.window,
+            segments: positions.segment_ids.clone().map(|ids| (ids.clone(), ids)),
+        };
+        let y = fused::attention(&q, &k, &v, &options)?; // [B, T, H, D]
+        let width = y.dims()[2] * self.head_dim;
+        self.o_proj.forward(fwd, &y.reshape((b, t, width))?)
     }
 }

@@ -36,8 +36,9 @@ impl Embedding {
 
     /// `ids` `[.., ]` u32 to `[.., dim]`.
     pub fn forward(&self, fwd: &Forward, ids: &Tensor) -> Result<Tensor> {
-        fwd.module(&self.path, || {
-            Ok(fused::embedding(&self.weight(fwd)?, ids)?)
+        let this = self.clone();
+        fwd.module(&self.path, "Embedding", ids, move |fwd, ids| {
+            Ok(fused::embedding(&this.weight(fwd)?, ids)?)
         })
     }
 

@@ -21,3 +21,13 @@ pub enum Error {
 }
 
 pub type Result<T> = std::result::Result<T, Error>;
+
+/// For a module that is run again in the middle of the tape's work.
+impl From<Error> for tt_tensor::Error {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Tensor(error) => error,
+            other => Self::invalid("recompute", other.to_string()),
+        }
+    }
+}

@@ -3,11 +3,12 @@
 //! A module calls [`Forward::module`] around its body, so that policies (gathering sharded weights,
 //! offload, recomputation, profiling) can act where it is entered and left, in both directions.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use tt_tensor::{Seed, Tape, Tensor, fused};
+use tt_tensor::{Parameter, Precision, Seed, Tape, Tensor, fused};
 
 use crate::error::Result;
+use crate::kv_cache::KvCache;
 use crate::param_tree::ParamTree;
 use crate::path::ModulePath;
 
@@ -27,6 +28,12 @@ pub trait Hooks: Send + Sync {
     }
 }
 
+/// Which modules keep only their input and are run again in the backward pass.
+pub trait Recompute: Send + Sync {
+    /// `class` is the module's type, e.g. `Qwen2DecoderLayer`.
+    fn recomputes(&self, module: &ModulePath, class: &str) -> bool;
+}
+
 /// Where tokens stand: rotary positions and the document they belong to.
 #[derive(Clone, Debug)]
 pub struct Positions {
@@ -38,75 +45,162 @@ pub struct Positions {
     pub segment_ids: Option<Tensor>,
 }
 
-/// One forward pass over the parameters of a model.
-pub struct Forward<'a> {
-    params: &'a ParamTree,
-    tape: Option<&'a Tape>,
+/// One forward pass over the parameters of a model. Cloning gives another handle to the same pass.
+#[derive(Clone)]
+pub struct Forward {
+    params: ParamTree,
+    tape: Option<Tape>,
     /// Present while training: the stream that dropout draws from.
     seed: Option<Seed>,
+    precision: Precision,
     hooks: Option<Arc<dyn Hooks>>,
+    recompute: Option<Arc<dyn Recompute>>,
+    cache: Option<KvCache>,
+    /// Collects the trainable weights that are handed out, while a module runs off the tape.
+    used: Option<Arc<Mutex<Vec<Arc<Parameter>>>>>,
 }
 
-impl<'a> Forward<'a> {
+impl Forward {
     /// Without gradients and without dropout.
-    pub fn inference(params: &'a ParamTree) -> Self {
+    pub fn inference(params: &ParamTree) -> Self {
         Self {
-            params,
+            params: params.clone(),
             tape: None,
             seed: None,
+            precision: Precision::default(),
             hooks: None,
+            recompute: None,
+            cache: None,
+            used: None,
         }
     }
 
     /// Recorded on `tape`; `seed` is that of the micro-batch.
-    pub fn training(params: &'a ParamTree, tape: &'a Tape, seed: Seed) -> Self {
+    pub fn training(params: &ParamTree, tape: &Tape, seed: Seed) -> Self {
         Self {
-            params,
-            tape: Some(tape),
+            tape: Some(tape.clone()),
             seed: Some(seed),
-            hooks: None,
+            ..Self::inference(params)
         }
     }
 
-    pub fn with_hooks(mut self, hooks: Arc<dyn Hooks>) -> Self {
-        self.hooks = Some(hooks);
-        self
+    pub fn with_precision(self, precision: Precision) -> Self {
+        Self { precision, ..self }
+    }
+
+    pub fn with_hooks(self, hooks: Arc<dyn Hooks>) -> Self {
+        let hooks = Some(hooks);
+        Self { hooks, ..self }
+    }
+
+    /// Modules that `policy` names are run again in the backward pass. Nothing changes without a tape.
+    pub fn with_recompute(self, policy: Arc<dyn Recompute>) -> Self {
+        let recompute = Some(policy);
+        Self { recompute, ..self }
+    }
+
+    /// Attention continues what `cache` holds, and appends to it.
+    pub fn with_cache(self, cache: &KvCache) -> Self {
+        let cache = Some(cache.clone());
+        Self { cache, ..self }
     }
 
     pub fn is_training(&self) -> bool {
         self.seed.is_some()
     }
 
+    /// What products are computed in.
+    pub fn precision(&self) -> Precision {
+        self.precision
+    }
+
+    pub(crate) fn cache(&self) -> Option<&KvCache> {
+        self.cache.as_ref()
+    }
+
     /// The weight `name` of the module at `path`, to be used now and not kept.
     pub fn param(&self, path: &ModulePath, name: &str) -> Result<Tensor> {
         let parameter = self.params.get(path.join(name).as_str())?;
-        Ok(match self.tape {
+        if let Some(used) = self.used.as_ref().filter(|_| parameter.is_trainable()) {
+            let mut used = used.lock().expect("no panic while collecting");
+            used.push(parameter.clone());
+        }
+        Ok(match &self.tape {
             Some(tape) => tape.watch(parameter),
             None => parameter.value(),
         })
     }
 
-    /// Runs the body of the module at `path` between its hooks.
+    /// Runs the body of a module of type `class` on `x`, between its hooks.
+    ///
+    /// The body may be run a second time, in the backward pass, if the module is recomputed: it must depend on
+    /// nothing but its arguments and what it has captured. Of modules within one another the outermost is recomputed.
     pub fn module(
         &self,
         path: &ModulePath,
-        body: impl FnOnce() -> Result<Tensor>,
+        class: &'static str,
+        x: &Tensor,
+        body: impl Fn(&Forward, &Tensor) -> Result<Tensor> + Send + 'static,
+    ) -> Result<Tensor> {
+        match (&self.tape, &self.recompute) {
+            (Some(tape), Some(policy)) if policy.recomputes(path, class) => {
+                self.recomputed(tape, path, x, body)
+            }
+            _ => self.hooked(path, x, body),
+        }
+    }
+
+    fn hooked(
+        &self,
+        path: &ModulePath,
+        x: &Tensor,
+        body: impl Fn(&Forward, &Tensor) -> Result<Tensor>,
     ) -> Result<Tensor> {
         let Some(hooks) = &self.hooks else {
-            return body();
+            return body(self, x);
         };
         hooks.enter_forward(path)?;
-        if let Some(tape) = self.tape {
+        if let Some(tape) = &self.tape {
             let (hooks, path) = (hooks.clone(), path.clone());
             tape.mark(move || hooks.exit_backward(&path));
         }
-        let output = body()?;
-        if let Some(tape) = self.tape {
+        let output = body(self, x)?;
+        if let Some(tape) = &self.tape {
             let (hooks, path) = (hooks.clone(), path.clone());
             tape.mark(move || hooks.enter_backward(&path));
         }
         hooks.exit_forward(path, &output)?;
         Ok(output)
+    }
+
+    /// Runs the module off the tape and leaves one node there, which runs it again.
+    fn recomputed(
+        &self,
+        tape: &Tape,
+        path: &ModulePath,
+        x: &Tensor,
+        body: impl Fn(&Forward, &Tensor) -> Result<Tensor> + Send + 'static,
+    ) -> Result<Tensor> {
+        let used = Arc::default();
+        let off_tape = Self {
+            tape: None,
+            recompute: None,
+            used: Some(Arc::clone(&used)),
+            ..self.clone()
+        };
+        let output = off_tape.hooked(path, &x.detach(), &body)?;
+        let used = std::mem::take(&mut *used.lock().expect("no panic while collecting"));
+        let path = path.clone();
+        // The pass is captured without its tape, which would hold itself alive.
+        let again = move |tape: &Tape, x: &Tensor| {
+            let fwd = Self {
+                tape: Some(tape.clone()),
+                used: None,
+                ..off_tape
+            };
+            Ok(fwd.hooked(&path, x, body)?)
+        };
+        Ok(tape.recompute(x, &used, output, again)?)
     }
 
     /// Dropout of the module at `path`; nothing happens outside training.

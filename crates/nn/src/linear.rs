@@ -56,13 +56,16 @@ impl Linear {
 
     /// `x` `[.., in]` to `[.., out]`.
     pub fn forward(&self, fwd: &Forward, x: &Tensor) -> Result<Tensor> {
-        fwd.module(&self.path, || {
-            let weight = fwd.param(&self.path, "weight")?;
-            let bias = match self.bias {
-                true => Some(fwd.param(&self.path, "bias")?),
-                false => None,
-            };
-            Ok(fused::linear(x, &weight, bias.as_ref())?)
-        })
+        let this = self.clone();
+        fwd.module(&self.path, "Linear", x, move |fwd, x| this.body(fwd, x))
+    }
+
+    fn body(&self, fwd: &Forward, x: &Tensor) -> Result<Tensor> {
+        let weight = fwd.param(&self.path, "weight")?;
+        let bias = match self.bias {
+            true => Some(fwd.param(&self.path, "bias")?),
+            false => None,
+        };
+        Ok(fused::linear(x, &weight, bias.as_ref())?)
     }
 }

@@ -37,10 +37,11 @@ impl GatedMlp {
 
     /// `x` `[.., hidden]` to the same shape.
     pub fn forward(&self, fwd: &Forward, x: &Tensor) -> Result<Tensor> {
-        fwd.module(&self.path, || {
-            let gate = self.gate_proj.forward(fwd, x)?; // [.., intermediate]
-            let up = self.up_proj.forward(fwd, x)?;
-            self.down_proj.forward(fwd, &fused::swiglu(&gate, &up)?)
+        let this = self.clone();
+        fwd.module(&self.path, "GatedMlp", x, move |fwd, x| {
+            let gate = this.gate_proj.forward(fwd, x)?; // [.., intermediate]
+            let up = this.up_proj.forward(fwd, x)?;
+            this.down_proj.forward(fwd, &fused::swiglu(&gate, &up)?)
         })
     }
 }

@@ -30,9 +30,10 @@ impl RmsNorm {
 
     /// `x` `[.., dim]` to the same shape.
     pub fn forward(&self, fwd: &Forward, x: &Tensor) -> Result<Tensor> {
-        fwd.module(&self.path, || {
-            let weight = fwd.param(&self.path, "weight")?;
-            Ok(fused::rms_norm(x, &weight, self.eps as f32)?)
+        let this = self.clone();
+        fwd.module(&self.path, "RmsNorm", x, move |fwd, x| {
+            let weight = fwd.param(&this.path, "weight")?;
+            Ok(fused::rms_norm(x, &weight, this.eps as f32)?)
         })
     }
 }

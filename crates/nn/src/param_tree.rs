@@ -50,8 +50,11 @@ impl ParamSpec {
     }
 }
 
-/// The parameters of a model.
-pub struct ParamTree {
+/// The parameters of a model. Cloning gives another handle to the same parameters.
+#[derive(Clone)]
+pub struct ParamTree(Arc<Inner>);
+
+struct Inner {
     specs: Vec<ParamSpec>,
     parameters: Vec<Arc<Parameter>>,
     index: HashMap<String, usize>,
@@ -95,28 +98,29 @@ impl ParamTree {
                 return Err(Error::DuplicateParameter { path });
             }
         }
-        Ok(Self {
+        Ok(Self(Arc::new(Inner {
             specs: specs.to_vec(),
             parameters,
             index,
-        })
+        })))
     }
 
     pub fn get(&self, path: &str) -> Result<&Arc<Parameter>> {
-        match self.index.get(path) {
-            Some(&i) => Ok(&self.parameters[i]),
+        match self.0.index.get(path) {
+            Some(&i) => Ok(&self.0.parameters[i]),
             None => Err(Error::UnknownParameter { path: path.into() }),
         }
     }
 
     /// Parameters with what their modules say of them, in declared order.
     pub fn iter(&self) -> impl Iterator<Item = (&ParamSpec, &Arc<Parameter>)> {
-        self.specs.iter().zip(&self.parameters)
+        self.0.specs.iter().zip(&self.0.parameters)
     }
 
     /// Number of parameters' elements.
     pub fn elem_count(&self) -> usize {
-        self.specs
+        self.0
+            .specs
             .iter()
             .map(|spec| spec.shape.iter().product::<usize>())
             .sum()

@@ -2,18 +2,20 @@
 //!
 //! Frequencies are `theta^(-2i/D)`, f32, as Hugging Face computes them.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use tt_tensor::{Tensor, fused};
 
 use crate::error::{Error, Result};
 use crate::forward::Positions;
 
+/// Cloning gives another handle to the same tables.
+#[derive(Clone)]
 pub struct Rope {
-    inv_freq: Vec<f32>,
+    inv_freq: Arc<[f32]>,
     max_positions: usize,
     /// Cosines and sines, `[positions, D/2]` each, kept from pass to pass and grown on demand.
-    tables: Mutex<Option<(Tensor, Tensor)>>,
+    tables: Arc<Mutex<Option<(Tensor, Tensor)>>>,
 }
 
 impl Rope {
@@ -25,7 +27,7 @@ impl Rope {
         Self {
             inv_freq,
             max_positions,
-            tables: Mutex::new(None),
+            tables: Arc::default(),
         }
     }
 

@@ -109,13 +109,14 @@ on_each_device! {
         let params = ParamTree::init(&attention.params(), Seed::new(2), device).unwrap();
         let (fwd, rope) = (Forward::inference(&params), Rope::new(8, 10_000.0, 64));
         let x = Tensor::randn(0.0, 1.0, (2, 9, 32), Seed::new(3), device).unwrap();
-        let whole = attention.forward(&fwd, &x, &rope, &positions(2, 0, 9, device), None).unwrap();
-        let mut cache = KvCache::new();
+        let whole = attention.forward(&fwd, &x, &rope, &positions(2, 0, 9, device)).unwrap();
+        let cache = KvCache::new();
+        let fwd = fwd.with_cache(&cache);
         let mut parts = Vec::new();
         for (start, len) in [(0, 5), (5, 1), (6, 3)] {
             let part = x.narrow(1, start, len).unwrap();
             let at = positions(2, start as u32, len, device);
-            parts.push(attention.forward(&fwd, &part, &rope, &at, Some((&mut cache, 0))).unwrap());
+            parts.push(attention.forward(&fwd, &part, &rope, &at).unwrap());
         }
         assert_eq!(cache.len(), 9);
         let parts = Tensor::cat(&parts, 1).unwrap().to_vec::<f32>().unwrap();

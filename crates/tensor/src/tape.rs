@@ -5,6 +5,7 @@
 //! freed as it passes them; it leaves the tape empty, with its memory kept for the next step.
 //! Gradients of parameters are added in place to the parameter; a hook hears of each one completed.
 //! Weights are saved by handle ([`Parameter`]), everything else by value.
+//! A part of the pass may keep only its input and be run again when backward reaches it ([`Tape::recompute`]).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -32,6 +33,8 @@ struct Inner {
     /// Watched parameters by address: a tied weight is one variable however often it is used.
     leaves: HashMap<usize, VarId>,
     on_gradient: Option<GradientHook>,
+    /// For what is run again; kept, so that its memory is.
+    scratch: Option<Tape>,
 }
 
 enum Node {
@@ -105,6 +108,52 @@ impl Tape {
         self.inner().nodes.push(Node::Mark(Box::new(event)));
     }
 
+    /// Leaves `output`, made of `x` and `weights` off the tape, as one node that `again` undoes: it makes the output
+    /// from `x` once more, on a tape of its own. Gradients have the same bits as if all had been recorded here.
+    pub fn recompute(
+        &self,
+        x: &Tensor,
+        weights: &[Arc<Parameter>],
+        output: Tensor,
+        again: impl FnOnce(&Tape, &Tensor) -> Result<Tensor> + Send + 'static,
+    ) -> Result<Tensor> {
+        let weights: Vec<_> = weights.iter().map(|weight| self.watch(weight)).collect();
+        let inputs: Vec<_> = std::iter::once(x).chain(&weights).collect();
+        let x = x.detach();
+        record("recompute", &inputs, output, move |g| {
+            let scratch = g.tape.inner().scratch.take().unwrap_or_default();
+            // The gradient goes on growing where it is: a sum of sums would be rounded differently.
+            let dx = g.take(0);
+            let (x, var) = match g.wanted(0) {
+                true => scratch.leaf(x, dx),
+                false => (x, None),
+            };
+            let y = again(&scratch, &x)?;
+            scratch.walk_back(&y, g.output())?;
+            if let Some(dx) = var.and_then(|var| scratch.inner().vars[var.0].grad.take()) {
+                g.add(0, dx)?;
+            }
+            scratch.reset();
+            g.tape.inner().scratch = Some(scratch);
+            Ok(())
+        })
+    }
+
+    /// `value` as a variable of its own, with the gradient gathered for it so far.
+    fn leaf(&self, mut value: Tensor, grad: Option<Tensor>) -> (Tensor, Option<VarId>) {
+        let mut inner = self.inner();
+        inner.vars.push(Var {
+            grad,
+            ..Var::default()
+        });
+        let var = VarId(inner.vars.len() - 1);
+        value.track = Some(Track {
+            tape: self.clone(),
+            var,
+        });
+        (value, Some(var))
+    }
+
     /// Forgets everything recorded, e.g. after a failed step.
     pub fn reset(&self) {
         let mut inner = self.inner();
@@ -124,16 +173,12 @@ impl Tape {
 
     /// Gradients of `loss` (one element) with respect to every watched parameter, added to them.
     pub fn backward(&self, loss: &Tensor) -> Result<()> {
-        let result = self.walk_back(loss);
+        let result = self.start(loss);
         self.reset();
         result
     }
 
-    fn walk_back(&self, loss: &Tensor) -> Result<()> {
-        let Some(track) = &loss.track else {
-            let why = "the loss depends on no watched parameter";
-            return Err(Error::invalid("backward", why));
-        };
+    fn start(&self, loss: &Tensor) -> Result<()> {
         if loss.elem_count() != 1 {
             let why = format!(
                 "the loss has shape {:?}, expected one element",
@@ -146,6 +191,15 @@ impl Tape {
             return Err(Error::invalid("backward", why));
         }
         let seed = Tensor::ones(loss.shape().clone(), loss.device())?;
+        self.walk_back(loss, seed)
+    }
+
+    /// Undoes all nodes, starting from the gradient `seed` of `output`.
+    fn walk_back(&self, output: &Tensor, seed: Tensor) -> Result<()> {
+        let Some(track) = &output.track else {
+            let why = "the loss depends on no watched parameter";
+            return Err(Error::invalid("backward", why));
+        };
         self.inner().vars[track.var.0].grad = Some(seed);
         loop {
             // The lock is not held while a gradient is computed: it locks again for each result.
@@ -259,6 +313,12 @@ impl Gradients<'_> {
     /// True if the input's gradient is of use.
     pub fn wanted(&self, input: usize) -> bool {
         self.inputs[input].is_some()
+    }
+
+    /// Takes what was gathered so far for an input that is no parameter, to go on with it elsewhere.
+    fn take(&mut self, input: usize) -> Option<Tensor> {
+        let var = self.inputs[input]?;
+        self.tape.inner().vars[var.0].grad.take()
     }
 
     /// Adds a finished gradient for an input; the first one is kept as it is.

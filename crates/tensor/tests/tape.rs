@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use tt_tensor::{Device, Parameter, Tape, Tensor};
+use tt_tensor::{Device, Parameter, Tape, Tensor, fused};
 
 fn parameter(name: &str, values: &[f32]) -> Arc<Parameter> {
     let tensor = Tensor::from_slice(values, values.len(), Device::Cpu).unwrap();
@@ -144,4 +144,69 @@ fn operands_of_two_tapes_do_not_mix() {
     let (a, b) = (Tape::new(), Tape::new());
     let message = a.watch(&w).add(&b.watch(&w)).unwrap_err().to_string();
     assert!(message.contains("different tapes"), "{message}");
+}
+
+/// `x` squared, then through two layers with a shared weight; the input is also used around them.
+fn layers(x: &Tensor, w: &Tensor) -> tt_tensor::Result<Tensor> {
+    let y = fused::linear(x, w, None)?.silu()?;
+    fused::linear(&y, w, None)?.mul(x)
+}
+
+#[test]
+fn recomputation_gives_the_same_bits_of_every_gradient() {
+    let values: Vec<f32> = (0..16).map(|i| (i as f32 * 0.7).sin()).collect();
+    let gradients = |recompute: bool| {
+        let x = Parameter::new(
+            "x",
+            Tensor::from_slice(&values, (4, 4), Device::Cpu).unwrap(),
+        );
+        let w = Parameter::new(
+            "w",
+            Tensor::from_slice(&values, (4, 4), Device::Cpu).unwrap(),
+        );
+        let tape = Tape::new();
+        let completed = Arc::new(Mutex::new(Vec::new()));
+        let log = completed.clone();
+        tape.on_gradient(Arc::new(move |parameter| {
+            log.lock().unwrap().push(parameter.path().to_owned());
+            Ok(())
+        }));
+        let h = tape.watch(&x).exp().unwrap();
+        let y = match recompute {
+            false => layers(&h, &tape.watch(&w)).unwrap(),
+            true => {
+                let output = layers(&h.detach(), &w.value()).unwrap();
+                let weight = w.clone();
+                let again = move |tape: &Tape, x: &Tensor| layers(x, &tape.watch(&weight));
+                let nodes = tape.len();
+                let y = tape
+                    .recompute(&h, std::slice::from_ref(&w), output, again)
+                    .unwrap();
+                assert_eq!(tape.len(), nodes + 1, "only the input is kept");
+                y
+            }
+        };
+        // A later use of the same input: its gradient is there before the recomputed part adds its own.
+        let y = y.mul(&h).unwrap();
+        tape.backward(&y.sum_all().unwrap()).unwrap();
+        let of = |p: &Arc<Parameter>| p.grad().unwrap().to_vec::<f32>().unwrap();
+        let completed = std::mem::take(&mut *completed.lock().unwrap());
+        (of(&x), of(&w), completed)
+    };
+    let (kept, again) = (gradients(false), gradients(true));
+    assert_eq!(kept, again);
+    assert_eq!(kept.2, ["w", "x"]);
+}
+
+#[test]
+fn recomputation_without_anything_to_learn_leaves_no_node() {
+    let w = parameter("w", &[1.0, 2.0]);
+    w.set_trainable(false);
+    let tape = Tape::new();
+    let x = Tensor::ones(2, Device::Cpu).unwrap();
+    let output = x.mul(&w.value()).unwrap();
+    let y = tape
+        .recompute(&x, &[w], output, |_, _| unreachable!("nothing to undo"))
+        .unwrap();
+    assert!(!y.is_tracked() && tape.is_empty());
 }
