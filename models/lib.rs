@@ -22,6 +22,7 @@
 
 mod error;
 mod hf_config;
+mod modules;
 mod plugin;
 mod qwen2;
 
@@ -31,6 +32,7 @@ use tt_nn::{Forward, ModulePath, ParamSpec, Positions};
 use tt_tensor::{Tensor, fused};
 
 pub use error::{Error, Result};
+pub use modules::modules;
 pub use plugin::{BuildModel, ModelConfig, ReadModel, entry};
 pub use qwen2::{Qwen2Config, Qwen2ForCausalLM};
 

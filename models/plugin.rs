@@ -5,7 +5,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tt_config::{Diagnostic, Diagnostics, Entry, Node, Place, Section};
 
 use crate::Model;
@@ -55,6 +55,9 @@ struct ModelSection<C> {
     /// Weights to start from: a folder in Hugging Face layout, a `.safetensors` file or an index of several.
     #[serde(default, rename = "pretrained_url")]
     _pretrained_url: Option<String>,
+    /// What is run again in the backward pass; see `model.remat`.
+    #[serde(default, rename = "remat")]
+    _remat: Option<Map<String, Value>>,
     #[serde(flatten)]
     config: C,
 }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tt_data::DataConfig;
 use tt_metrics::LoggingConfig;
+use tt_remat::RematConfig;
 use tt_trainers::TrainerConfig;
 
 use crate::failure::Failure;
@@ -43,9 +44,8 @@ pub(crate) struct AppConfig {
     /// Prints errors in full, for a report of a bug.
     #[serde(default)]
     pub(crate) debug: bool,
-    /// The model; its keys are those of its type.
-    #[serde(rename = "model")]
-    _model: Option<Map<String, Value>>,
+    /// The model.
+    pub(crate) model: Option<ModelConfig>,
     /// How it is trained.
     pub(crate) trainer: Option<TrainerConfig>,
     /// What it is trained on.
@@ -59,6 +59,16 @@ pub(crate) struct AppConfig {
     /// What `--multirun` does with its jobs.
     #[serde(default, rename = "sweep")]
     _sweep: SweepConfig,
+}
+
+/// What all models have in common; the other keys are those of the type.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct ModelConfig {
+    /// What is run again in the backward pass, to save memory.
+    #[serde(default)]
+    pub(crate) remat: RematConfig,
+    #[serde(flatten)]
+    _of_its_type: Map<String, Value>,
 }
 
 fn default_resume() -> String {

@@ -33,11 +33,10 @@ const TABLE: &[Unused] = &[
     Unused { key: "ici_mesh", values: Any, note: "a run uses one device" },
     Unused { key: "dcn_mesh", values: Any, note: "a run uses one device" },
     Unused { key: "model.sharding", values: Any, note: "a run uses one device, which holds everything whole" },
-    Unused { key: "model.remat.activation_checkpoint_layers", values: Any, note: "activations are kept, none is computed twice" },
     Unused { key: "model.remat.optimization_barrier_layers", values: Any, note: "there is no compiler to hold back" },
     Unused { key: "model.remat.scan_layers", values: Any, note: "there is no compiler to save from unrolled layers" },
     Unused { key: "model.remat.offload_tensors", values: Any, note: "activations are in the memory of the host already" },
-    Unused { key: "model.remat.advanced", values: Any, note: "activations are kept, none is computed twice" },
+    Unused { key: "model.remat.advanced", values: Any, note: "`activation_checkpoint_layers` says all there is to say" },
     Unused { key: "model.pure_modules", values: Any, note: "there is no tracing to save" },
     Unused { key: "model.attention_kernel", values: Any, note: "there is one kernel, blocked as flash attention is" },
     Unused { key: "model.torch_dtype", values: Only(&["float32"]), note: "weights are float32" },
@@ -109,7 +108,9 @@ fn is_known(composition: &Composition, plugins: &Plugins, key: &str) -> bool {
     if let Some(key) = key.strip_prefix("trainer.optimizer.kwargs.") {
         return knows(&plugins.optimizers, &section("trainer.optimizer"), key);
     }
+    // `model.remat` has the same keys whatever the model.
     let of_model = key.strip_prefix("model.");
+    let of_model = of_model.filter(|key| !key.starts_with("remat."));
     of_model.is_some_and(|key| knows(&plugins.models, &section("model"), key))
 }
 

@@ -13,7 +13,7 @@ use tt_checkpoint::{Checkpoint, Saved, Writer};
 use tt_collators::{Batch, Loader, Pipeline};
 use tt_metrics::{Metrics, StepRecord, ValRecord};
 use tt_models::Model;
-use tt_nn::ParamTree;
+use tt_nn::{ParamTree, Recompute};
 use tt_optimizers::{Optimizer, Schedule};
 use tt_tensor::{Device, Seed};
 
@@ -49,6 +49,8 @@ pub struct TrainJob {
     pub data: Pipeline,
     pub device: Device,
     pub seed: u64,
+    /// Modules that are run again in the backward pass.
+    pub recompute: Option<Arc<dyn Recompute>>,
     /// Goes on from here. `params` must have been loaded from it.
     pub resume: Option<Checkpoint>,
     pub stop: StopFlag,
@@ -89,6 +91,7 @@ impl TrainJob {
             data,
             device,
             seed,
+            recompute,
             resume,
             stop,
         } = self;
@@ -103,6 +106,7 @@ impl TrainJob {
             Seed::new(seed),
             device,
         );
+        training.recompute = recompute;
         let (mut tokens, mut cursor, mut validated) = (0, None, None);
         if let Some(checkpoint) = &resume {
             let state = state::restore(&mut training, &mut *trainer, checkpoint)?;

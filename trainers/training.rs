@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use tt_collators::Batch;
 use tt_models::Model;
-use tt_nn::{Forward, ParamTree};
+use tt_nn::{Forward, ParamTree, Recompute};
 use tt_optimizers::{Optimizer, Schedule, StepContext};
 use tt_tensor::{Device, Seed, Tape, Tensor, fused};
 
@@ -26,6 +26,8 @@ pub struct Training {
     pub device: Device,
     /// Root of the run's randomness.
     pub seed: Seed,
+    /// Modules that are run again in the backward pass.
+    pub recompute: Option<Arc<dyn Recompute>>,
     /// Optimizer steps done.
     pub step: u64,
     /// Kept from step to step, so that recording does not allocate.
@@ -70,6 +72,7 @@ impl Training {
             max_grad_norm,
             device,
             seed,
+            recompute: None,
             step: 0,
             tape: Tape::new(),
         }
@@ -88,7 +91,10 @@ impl Training {
                 .fold_str("dropout")
                 .fold(self.step)
                 .fold(micro as u64);
-            let fwd = Forward::training(&self.params, &self.tape, seed);
+            let mut fwd = Forward::training(&self.params, &self.tape, seed);
+            if let Some(recompute) = &self.recompute {
+                fwd = fwd.with_recompute(recompute.clone());
+            }
             let batch = DeviceBatch::upload(batch, self.device)?;
             let part = loss(&fwd, &*self.model, &batch)?;
             self.tape.backward(&part.sum)?;

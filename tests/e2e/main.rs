@@ -13,6 +13,7 @@ mod learning;
 mod migration;
 mod pulse;
 mod python;
+mod remat;
 mod resume;
 mod signals;
 mod surface;

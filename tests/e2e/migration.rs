@@ -137,7 +137,6 @@ fn a_copied_configuration_trains_and_says_what_it_does_not_use() {
         "ici_mesh",
         "dcn_mesh",
         "model.sharding",
-        "model.remat.activation_checkpoint_layers",
         "model.remat.optimization_barrier_layers",
         "model.remat.scan_layers",
         "model.remat.offload_tensors",

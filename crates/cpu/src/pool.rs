@@ -173,6 +173,11 @@ pub fn stats() -> Stats {
     }
 }
 
+/// Starts a new peak: from now on `peak_bytes` is the most that is live at once.
+pub fn reset_peak() {
+    PEAK.store(LIVE.load(Relaxed), Relaxed);
+}
+
 /// Frees every buffer that waits for reuse.
 pub fn trim() {
     U8.trim();

@@ -14,6 +14,8 @@ pub enum Error {
         got: Shape,
         expected: Shape,
     },
+    #[error("`{pattern}` is no glob: {why}")]
+    Glob { pattern: String, why: String },
     #[error("{positions} positions, but the model allows {max}")]
     TooLong { positions: usize, max: usize },
     #[error(transparent)]

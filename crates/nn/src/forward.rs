@@ -31,7 +31,7 @@ pub trait Hooks: Send + Sync {
 /// Which modules keep only their input and are run again in the backward pass.
 pub trait Recompute: Send + Sync {
     /// `class` is the module's type, e.g. `Qwen2DecoderLayer`.
-    fn recomputes(&self, module: &ModulePath, class: &str) -> bool;
+    fn recomputes(&self, module: &ModulePath, class: &'static str) -> bool;
 }
 
 /// Where tokens stand: rotary positions and the document they belong to.

@@ -27,6 +27,7 @@ mod mlp;
 mod norm;
 mod param_tree;
 mod path;
+mod path_glob;
 mod rope;
 
 pub use attention::{AttentionShape, SelfAttention};
@@ -39,4 +40,5 @@ pub use mlp::GatedMlp;
 pub use norm::RmsNorm;
 pub use param_tree::{Init, ParamKind, ParamSpec, ParamTree};
 pub use path::ModulePath;
+pub use path_glob::PathGlob;
 pub use rope::Rope;

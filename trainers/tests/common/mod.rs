@@ -73,6 +73,7 @@ pub fn job(max_steps: u64) -> TrainJob {
         data,
         device: Device::Cpu,
         seed: 1,
+        recompute: None,
         resume: None,
         stop: StopFlag::default(),
     }
