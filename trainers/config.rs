@@ -7,6 +7,9 @@ use tt_checkpoint::CheckpointConfig;
 use tt_optimizers::{ScheduleConfig, ScheduleKind};
 
 use crate::error::{Error, Result};
+use crate::guard::BadStepsConfig;
+use crate::loss_scale::LossScaleConfig;
+use crate::spikes::SpikeGuardConfig;
 
 /// How a model is trained.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -58,6 +61,15 @@ pub struct TrainerConfig {
     #[serde(default)]
     #[schemars(range(min = 1e-9))]
     pub max_grad_norm: Option<f64>,
+    /// What is done about a step whose loss or gradient is not finite.
+    #[serde(default)]
+    pub bad_steps: BadStepsConfig,
+    /// What is done about a step with an unusually high loss or gradient norm.
+    #[serde(default)]
+    pub spike_guard: SpikeGuardConfig,
+    /// How the loss is scaled with `precision: fp16`.
+    #[serde(default)]
+    pub loss_scale: LossScaleConfig,
     /// What changes the weights.
     pub optimizer: OptimizerConfig,
     /// How the learning rate changes over the run.

@@ -11,17 +11,18 @@ use std::time::{Duration, Instant};
 
 use tt_checkpoint::{Checkpoint, Saved, Writer};
 use tt_collators::{Batch, Loader, Pipeline};
-use tt_metrics::{Metrics, StepRecord, ValRecord};
+use tt_metrics::{Metrics, Scalars, StepRecord, ValRecord};
 use tt_models::Model;
 use tt_nn::{ParamTree, Recompute};
 use tt_optimizers::{Optimizer, Schedule};
-use tt_tensor::{Device, Seed};
+use tt_tensor::{Device, Precision, Seed};
 
 use crate::Trainer;
 use crate::config::TrainerConfig;
 use crate::error::{Error, Result};
+use crate::guard::{StepGuard, Verdict};
 use crate::state::{self, TrainState};
-use crate::training::Training;
+use crate::training::{StepOutput, Training};
 use crate::validation::{Continuation, sample, validate};
 
 /// Asks a run to save and end after the step it is in. Shared with whoever may ask.
@@ -48,6 +49,7 @@ pub struct TrainJob {
     pub config: TrainerConfig,
     pub data: Pipeline,
     pub device: Device,
+    pub precision: Precision,
     pub seed: u64,
     /// Modules that are run again in the backward pass.
     pub recompute: Option<Arc<dyn Recompute>>,
@@ -90,6 +92,7 @@ impl TrainJob {
             config,
             data,
             device,
+            precision,
             seed,
             recompute,
             resume,
@@ -107,6 +110,11 @@ impl TrainJob {
             device,
         );
         training.recompute = recompute;
+        training.precision = precision;
+        training.guard = StepGuard::new(&config.bad_steps, &config.spike_guard);
+        if precision == Precision::F16 {
+            training.guard = training.guard.with_loss_scale(&config.loss_scale);
+        }
         let (mut tokens, mut cursor, mut validated) = (0, None, None);
         if let Some(checkpoint) = &resume {
             let state = state::restore(&mut training, &mut *trainer, checkpoint)?;
@@ -246,8 +254,8 @@ impl Run {
     }
 
     fn step(&mut self, mut batches: Vec<Batch>, started: Instant) -> Result<()> {
+        let scale = self.training.guard.loss_scale();
         let output = self.trainer.train_step(&mut self.training, &batches)?;
-        let numbers = output.read()?;
         let elapsed = started.elapsed();
 
         let ids = batches.iter().flat_map(|batch| &batch.segment_ids);
@@ -263,26 +271,46 @@ impl Run {
             .for_each(|batch| self.loader.recycle(batch));
         self.batches = batches;
 
-        let step = self.training.step;
-        let scalars = numbers.scalars.into_iter();
+        let StepOutput {
+            numbers,
+            lr,
+            verdict,
+        } = output;
+        let is_applied = matches!(verdict, Verdict::Apply | Verdict::Warn(_));
+        let mut scalars: Scalars = numbers
+            .scalars
+            .into_iter()
+            .map(|(name, x)| (name.to_owned(), x.into()))
+            .collect();
+        if let Some(scale) = scale {
+            let skipped = self.training.guard.skipped_steps() as i64;
+            scalars.insert("loss_scale".to_owned(), scale.into());
+            scalars.insert("skipped_steps".to_owned(), skipped.into());
+        }
+        if !is_applied {
+            scalars.insert("skipped".to_owned(), 1.into());
+        }
+        let step = match verdict {
+            Verdict::Stop(_) => self.training.step + 1,
+            _ => self.training.step,
+        };
         self.metrics.log(StepRecord {
             step,
             loss: numbers.loss,
-            lr: output.lr,
+            lr,
             grad_norm: numbers.grad_norm,
             tokens: self.tokens,
-            scalars: scalars
-                .map(|(name, x)| (name.to_owned(), x.into()))
-                .collect(),
+            scalars,
             tokens_per_second: tokens as f64 / elapsed.as_secs_f64(),
             step_time_ms: elapsed.as_secs_f64() * 1e3,
         })?;
-        // The parameters are spoilt already: going on would only write a useless checkpoint.
-        if !numbers.loss.is_finite() || !numbers.grad_norm.is_finite() {
-            let loss = numbers.loss;
-            return Err(Error::NonFinite { step, loss });
+        match verdict {
+            Verdict::Stop(_) => {
+                let loss = numbers.loss;
+                Err(Error::NonFinite { step, loss })
+            }
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// What is due after a step.
@@ -337,6 +365,7 @@ impl Run {
             data: self.data.fingerprint().to_owned(),
             validated: self.validated,
             instruction_set: self.training.device.instruction_set().to_owned(),
+            guard: self.training.guard.state(),
             trainer: serde_json::Value::Null,
         };
         let tokenizer = self.data.tokenizer();

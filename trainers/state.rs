@@ -13,6 +13,7 @@ use tt_tensor::{Device, Tensor};
 
 use crate::Trainer;
 use crate::error::{Error, Result};
+use crate::guard::GuardState;
 use crate::training::Training;
 
 /// `state.json`.
@@ -32,6 +33,9 @@ pub(crate) struct TrainState {
     pub validated: Option<(u64, f32)>,
     /// Instruction set of the kernels: resuming on another changes rounding.
     pub instruction_set: String,
+    /// Skipped steps, loss scale, and the steps that the next is compared with.
+    #[serde(default)]
+    pub guard: GuardState,
     /// The trainer's own.
     pub trainer: Value,
 }
@@ -96,6 +100,7 @@ pub(crate) fn restore(
             })
         })?;
     trainer.restore(&state.trainer)?;
+    training.guard.restore(state.guard.clone());
     training.step = state.step;
     Ok(state)
 }

@@ -1,8 +1,8 @@
 //! A run's changing parts, and the two halves of a step that every trainer is made of.
 //!
-//! [`Training::accumulate`] adds the gradients of summed losses over micro-batches;
-//! [`Training::apply`] divides by the weight of the whole step, clips, and lets the optimizer move.
-//! Nothing is read back to the host before [`StepOutput`] is.
+//! [`Training::accumulate`] adds the gradients of summed losses over micro-batches; [`Training::apply`] divides by
+//! the weight of the whole step, reads its numbers, which is the step's one read, and lets the optimizer move if
+//! they are what they should be.
 
 use std::sync::Arc;
 
@@ -10,11 +10,12 @@ use tt_collators::Batch;
 use tt_models::Model;
 use tt_nn::{Forward, ParamTree, Recompute};
 use tt_optimizers::{Optimizer, Schedule, StepContext};
-use tt_tensor::{Device, Seed, Tape, Tensor, fused};
+use tt_tensor::{Device, Precision, Seed, Tape, Tensor, fused};
 
 use crate::Loss;
 use crate::device_batch::DeviceBatch;
 use crate::error::{Error, Result};
+use crate::guard::{StepGuard, Verdict};
 
 /// Model, parameters, optimizer and position of a run.
 pub struct Training {
@@ -28,8 +29,12 @@ pub struct Training {
     pub seed: Seed,
     /// Modules that are run again in the backward pass.
     pub recompute: Option<Arc<dyn Recompute>>,
-    /// Optimizer steps done.
+    /// What products are computed in.
+    pub precision: Precision,
+    /// Steps done, those that were skipped included.
     pub step: u64,
+    /// Decides which steps reach the weights.
+    pub guard: StepGuard,
     /// Kept from step to step, so that recording does not allocate.
     tape: Tape,
 }
@@ -42,15 +47,26 @@ pub struct Totals {
     pub weight: Tensor,
     /// Further sums by name; each is divided by the weight when it is logged.
     pub scalars: Vec<(&'static str, Tensor)>,
+    /// The gradients are those of the loss times this.
+    seed: f32,
 }
 
-/// The numbers of a step, still on the device.
+/// What came of a step.
+#[derive(Clone, Debug, PartialEq)]
 pub struct StepOutput {
-    pub totals: Totals,
+    pub numbers: StepNumbers,
     /// Rate of the step.
     pub lr: f64,
-    /// Global L2 norm of the gradient before clipping, f32 `[]`.
-    pub grad_norm: Tensor,
+    pub verdict: Verdict,
+}
+
+/// The numbers of a step on the host.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StepNumbers {
+    pub loss: f32,
+    /// Global L2 norm of the gradient before clipping.
+    pub grad_norm: f32,
+    pub scalars: Vec<(&'static str, f32)>,
 }
 
 impl Training {
@@ -73,7 +89,9 @@ impl Training {
             device,
             seed,
             recompute: None,
+            precision: Precision::default(),
             step: 0,
+            guard: StepGuard::default(),
             tape: Tape::new(),
         }
     }
@@ -84,25 +102,19 @@ impl Training {
         micro_batches: &[Batch],
         loss: impl Fn(&Forward, &dyn Model, &DeviceBatch) -> Result<Loss>,
     ) -> Result<Totals> {
+        let seed = self.guard.backward_seed(micro_batches);
         let mut totals: Option<Totals> = None;
         for (micro, batch) in micro_batches.iter().enumerate() {
-            let seed = self
-                .seed
-                .fold_str("dropout")
-                .fold(self.step)
-                .fold(micro as u64);
-            let mut fwd = Forward::training(&self.params, &self.tape, seed);
-            if let Some(recompute) = &self.recompute {
-                fwd = fwd.with_recompute(recompute.clone());
-            }
+            let fwd = self.forward(&self.tape, micro);
             let batch = DeviceBatch::upload(batch, self.device)?;
             let part = loss(&fwd, &*self.model, &batch)?;
-            self.tape.backward(&part.sum)?;
+            backward(&self.tape, &part.sum, seed)?;
             totals = Some(match totals {
                 None => Totals {
                     loss: part.sum.detach(),
                     weight: part.weight.detach(),
                     scalars: part.scalars,
+                    seed,
                 },
                 Some(so_far) => so_far.plus(part)?,
             });
@@ -110,7 +122,18 @@ impl Training {
         totals.ok_or(Error::NoData)
     }
 
-    /// Steps the optimizer with the accumulated gradients, which it takes.
+    /// The context in which micro-batch `micro` of the next step is trained on.
+    pub(crate) fn forward(&self, tape: &Tape, micro: usize) -> Forward {
+        let seed = self.seed.fold_str("dropout").fold(self.step);
+        let fwd = Forward::training(&self.params, tape, seed.fold(micro as u64))
+            .with_precision(self.precision);
+        match &self.recompute {
+            Some(recompute) => fwd.with_recompute(recompute.clone()),
+            None => fwd,
+        }
+    }
+
+    /// Steps the optimizer with the accumulated gradients, unless the guard is against it. They are taken either way.
     pub fn apply(&mut self, totals: Totals) -> Result<StepOutput> {
         let count = self.gradients().count();
         if count == 0 {
@@ -120,20 +143,47 @@ impl Training {
         }
         let squares = fused::sum_squares(self.device, count, self.gradients())?;
         let (grad_scale, grad_norm) =
-            fused::clip_scale(&squares, &totals.weight, self.max_grad_norm)?;
+            fused::clip_scale(&squares, &totals.divisor()?, self.max_grad_norm)?;
+        let numbers = totals.read(&grad_norm)?;
         let lr = self.optimizer.lr() * self.schedule.factor(self.step);
-        self.optimizer.step(&StepContext { lr, grad_scale })?;
-        self.step += 1;
+        let verdict = self.guard.judge(numbers.loss, numbers.grad_norm);
+        match verdict {
+            Verdict::Apply | Verdict::Warn(_) => {
+                self.optimizer.step(&StepContext { lr, grad_scale })?;
+                self.step += 1;
+            }
+            Verdict::Skip(_) => {
+                self.drop_gradients();
+                self.step += 1;
+            }
+            Verdict::Stop(_) => self.drop_gradients(),
+        }
         Ok(StepOutput {
-            totals,
+            numbers,
             lr,
-            grad_norm,
+            verdict,
         })
+    }
+
+    /// Forgets what has been accumulated.
+    pub(crate) fn drop_gradients(&self) {
+        for (_, parameter) in self.params.iter() {
+            parameter.take_grad();
+        }
     }
 
     fn gradients(&self) -> impl Iterator<Item = Tensor> {
         self.params.iter().filter_map(|(_, p)| p.grad())
     }
+}
+
+/// Gradients of `seed` times the loss.
+pub(crate) fn backward(tape: &Tape, loss: &Tensor, seed: f32) -> Result<()> {
+    match seed {
+        1.0 => tape.backward(loss)?,
+        seed => tape.backward(&loss.affine(seed.into(), 0.0)?)?,
+    }
+    Ok(())
 }
 
 impl Totals {
@@ -144,38 +194,32 @@ impl Totals {
             loss: self.loss.add(&part.sum.detach())?,
             weight: self.weight.add(&part.weight.detach())?,
             scalars: scalars.collect::<Result<_>>()?,
+            seed: self.seed,
         })
     }
-}
 
-/// The numbers of a step on the host.
-#[derive(Clone, Debug, PartialEq)]
-pub struct StepNumbers {
-    pub loss: f32,
-    pub grad_norm: f32,
-    pub scalars: Vec<(&'static str, f32)>,
-}
+    /// What the gradients are divided by to be those of the mean loss.
+    fn divisor(&self) -> Result<Tensor> {
+        Ok(match self.seed {
+            1.0 => self.weight.clone(),
+            seed => self.weight.affine(seed.into(), 0.0)?,
+        })
+    }
 
-impl StepOutput {
     /// The one read of a step.
-    pub fn read(&self) -> Result<StepNumbers> {
-        let Totals {
-            loss,
-            weight,
-            scalars,
-        } = &self.totals;
+    fn read(&self, grad_norm: &Tensor) -> Result<StepNumbers> {
         let mut parts = vec![
-            loss.reshape(1)?,
-            weight.reshape(1)?,
-            self.grad_norm.reshape(1)?,
+            self.loss.reshape(1)?,
+            self.weight.reshape(1)?,
+            grad_norm.reshape(1)?,
         ];
-        for (_, scalar) in scalars {
+        for (_, scalar) in &self.scalars {
             parts.push(scalar.reshape(1)?);
         }
         let values = Tensor::cat(&parts, 0)?.to_vec::<f32>()?;
         // A step without a token to learn from has a loss of 0.
         let weight = values[1].max(f32::MIN_POSITIVE);
-        let names = scalars.iter().map(|(name, _)| *name);
+        let names = self.scalars.iter().map(|(name, _)| *name);
         Ok(StepNumbers {
             loss: values[0] / weight,
             grad_norm: values[2],

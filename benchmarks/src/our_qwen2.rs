@@ -59,7 +59,7 @@ pub fn step(shape: &Shape) -> Result<Step> {
     let batch = [batch(shape)];
     Ok(Box::new(move || {
         let output = trainer.train_step(&mut training, &batch)?;
-        Ok(output.read()?.loss)
+        Ok(output.numbers.loss)
     }))
 }
 

@@ -13,7 +13,7 @@ use tt_metrics::{Console, Jsonl, Metrics};
 use tt_models::Model;
 use tt_nn::{ParamTree, Recompute};
 use tt_remat::Remat;
-use tt_tensor::{Device, Seed};
+use tt_tensor::{Device, Precision, Seed};
 use tt_trainers::{Ending, StopFlag, TrainJob, load_params};
 
 use crate::commands::Invocation;
@@ -99,6 +99,7 @@ fn train(
         config: trainer_config,
         data,
         device,
+        precision: Precision::F32,
         seed: config.seed,
         recompute,
         resume: checkpoint,

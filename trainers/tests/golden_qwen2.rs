@@ -226,7 +226,7 @@ impl Check {
             let output = trainer
                 .train_step(&mut training, &micro_batches(&tensors))
                 .unwrap();
-            let numbers = output.read().unwrap();
+            let numbers = output.numbers;
             let at = |what: &str| format!("{what} of step {}", point.step);
             assert!(
                 (output.lr - point.lr).abs() <= 1e-9 * point.lr,

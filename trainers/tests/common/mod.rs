@@ -12,7 +12,7 @@ use tt_metrics::{Jsonl, Metrics};
 use tt_models::{Model, Qwen2Config, Qwen2ForCausalLM};
 use tt_nn::ParamTree;
 use tt_optimizers::{AdamW, AdamWConfig};
-use tt_tensor::{Device, Seed};
+use tt_tensor::{Device, Precision, Seed};
 use tt_trainers::{LMTrainer, StopFlag, TrainJob, TrainerConfig};
 
 /// Qwen2 with sizes in multiples of 16, as real models have.
@@ -72,6 +72,7 @@ pub fn job(max_steps: u64) -> TrainJob {
         config,
         data,
         device: Device::Cpu,
+        precision: Precision::F32,
         seed: 1,
         recompute: None,
         resume: None,
