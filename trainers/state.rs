@@ -69,6 +69,7 @@ pub(crate) fn snapshot(
     Ok(Snapshot {
         step: training.step,
         model,
+        adapter_config: Value::Null,
         config,
         generation_config: token_ids,
         assets: tokenizer_files.to_vec(),

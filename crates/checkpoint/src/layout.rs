@@ -5,12 +5,14 @@
 //!   config.json  generation_config.json  tokenizer.json ...
 //!   model.safetensors                       or, above `max_shard_bytes`:
 //!   model-00001-of-00003.safetensors ...    with model.safetensors.index.json
+//!                                           or, of an adapter, as peft lays it:
+//!   adapter_config.json  adapter_model.safetensors
 //!   trainer_state/optimizer.safetensors  trainer_state/state.json
 //!   manifest.json
 //! ```
 //!
 //! Source: the safetensors format (8 bytes of header length, JSON header, data) and the file
-//! names of `save_pretrained` in Hugging Face transformers.
+//! names of `save_pretrained` in Hugging Face transformers and peft.
 
 use std::{
     collections::HashMap,
@@ -31,6 +33,8 @@ use crate::{
 
 pub(crate) const MODEL: &str = "model.safetensors";
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
+pub(crate) const ADAPTER: &str = "adapter_model.safetensors";
+pub(crate) const ADAPTER_CONFIG: &str = "adapter_config.json";
 pub(crate) const CONFIG: &str = "config.json";
 pub(crate) const GENERATION_CONFIG: &str = "generation_config.json";
 pub(crate) const STATE_DIR: &str = "trainer_state";
@@ -44,6 +48,8 @@ pub struct Snapshot {
     pub step: u64,
     /// Parameters by Hugging Face name; tied weights once.
     pub model: TensorMap,
+    /// Becomes `adapter_config.json`: `model` then holds an adapter's weights. Null for a whole model.
+    pub adapter_config: Value,
     /// Becomes `config.json`.
     pub config: Value,
     /// Becomes `generation_config.json`; left out if null.
@@ -69,6 +75,24 @@ pub(crate) fn write_files(
     snapshot: &Snapshot,
     max_shard_bytes: u64,
 ) -> Result<Vec<FileEntry>> {
+    let mut files = write_model_files(dir, snapshot, max_shard_bytes)?;
+    disk::create_dir(&dir.join(STATE_DIR))?;
+    files.push(write_safetensors(dir, OPTIMIZER, &snapshot.optimizer)?);
+    files.push(disk::write_file(
+        dir,
+        STATE,
+        &manifest::to_json(&snapshot.state),
+    )?);
+    disk::sync_dir(&dir.join(STATE_DIR))?;
+    Ok(files)
+}
+
+/// Writes what other programs read into the empty folder `dir`: configs, weights, assets.
+pub(crate) fn write_model_files(
+    dir: &Path,
+    snapshot: &Snapshot,
+    max_shard_bytes: u64,
+) -> Result<Vec<FileEntry>> {
     let mut files = vec![disk::write_file(
         dir,
         CONFIG,
@@ -78,7 +102,13 @@ pub(crate) fn write_files(
         let text = manifest::to_json(&snapshot.generation_config);
         files.push(disk::write_file(dir, GENERATION_CONFIG, &text)?);
     }
-    files.extend(write_model(dir, &snapshot.model, max_shard_bytes)?);
+    if snapshot.adapter_config.is_null() {
+        files.extend(write_model(dir, &snapshot.model, max_shard_bytes)?);
+    } else {
+        let text = manifest::to_json(&snapshot.adapter_config);
+        files.push(disk::write_file(dir, ADAPTER_CONFIG, &text)?);
+        files.push(write_safetensors(dir, ADAPTER, &snapshot.model)?);
+    }
 
     for asset in &snapshot.assets {
         let name = asset.file_name().and_then(OsStr::to_str).unwrap_or("");
@@ -89,15 +119,6 @@ pub(crate) fn write_files(
         }
         files.push(disk::copy_file(asset, dir, name)?);
     }
-
-    disk::create_dir(&dir.join(STATE_DIR))?;
-    files.push(write_safetensors(dir, OPTIMIZER, &snapshot.optimizer)?);
-    files.push(disk::write_file(
-        dir,
-        STATE,
-        &manifest::to_json(&snapshot.state),
-    )?);
-    disk::sync_dir(&dir.join(STATE_DIR))?;
     Ok(files)
 }
 

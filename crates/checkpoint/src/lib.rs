@@ -29,10 +29,12 @@
 #[cfg(not(target_endian = "little"))]
 compile_error!("tensors are copied to and from little-endian files as they lie in memory");
 
+mod adapter;
 mod bytes;
 mod config;
 mod disk;
 mod error;
+mod export;
 mod layout;
 mod manifest;
 mod reader;
@@ -44,8 +46,10 @@ mod tensor;
 mod weights;
 mod writer;
 
+pub use adapter::SavedAdapter;
 pub use config::CheckpointConfig;
 pub use error::{Damage, Error, Problem, Result};
+pub use export::save_model;
 pub use layout::Snapshot;
 pub use reader::{Checkpoint, Latest, latest};
 pub use safetensors::Dtype;

@@ -232,17 +232,18 @@ fn no_weights_hint(dir: &Path) -> Result<String> {
         let hit = |n: &&String| ends.iter().any(|end| n.ends_with(end));
         names.iter().find(hit).cloned()
     };
-    Ok(
-        if let Some(file) = named(&[".safetensors", ".safetensors.index.json"]) {
-            format!(
-                " under the names {} or {}; it has {file}: name that file itself",
-                layout::MODEL,
-                layout::INDEX
-            )
-        } else if let Some(file) = named(&[".bin", ".pt", ".pth", ".ckpt"]) {
-            format!("; {file} is in PyTorch's pickle format, save it as safetensors first")
-        } else {
-            format!("; looked for {} and {}", layout::MODEL, layout::INDEX)
-        },
-    )
+    Ok(if names.iter().any(|name| name == layout::ADAPTER) {
+        let file = layout::ADAPTER;
+        format!("; it has {file}, an adapter, which needs the model it was trained on")
+    } else if let Some(file) = named(&[".safetensors", ".safetensors.index.json"]) {
+        format!(
+            " under the names {} or {}; it has {file}: name that file itself",
+            layout::MODEL,
+            layout::INDEX
+        )
+    } else if let Some(file) = named(&[".bin", ".pt", ".pth", ".ckpt"]) {
+        format!("; {file} is in PyTorch's pickle format, save it as safetensors first")
+    } else {
+        format!("; looked for {} and {}", layout::MODEL, layout::INDEX)
+    })
 }

@@ -6,7 +6,10 @@ use std::{fs, num::NonZeroU64};
 
 use common::{assert_holds, keep_last, latest_step, names, snapshot, write};
 use serde_json::Value;
-use tt_checkpoint::{CheckpointConfig, Dtype, HostTensor, Snapshot, Weights, Writer, latest};
+use tt_checkpoint::{
+    CheckpointConfig, Dtype, HostTensor, SavedAdapter, Snapshot, Weights, Writer, latest,
+    save_model,
+};
 
 #[test]
 fn round_trip_is_bit_exact() {
@@ -207,4 +210,71 @@ fn folder_without_checkpoints_or_no_folder_has_no_latest() {
 
 fn manifest(dir: &std::path::Path) -> Value {
     serde_json::from_slice(&fs::read(dir.join("manifest.json")).unwrap()).unwrap()
+}
+
+fn adapter(step: u64) -> Snapshot {
+    let mut snapshot = Snapshot {
+        adapter_config: serde_json::json!({"peft_type": "LORA", "r": 2}),
+        ..snapshot(step)
+    };
+    snapshot.model.clear();
+    let name = "base_model.model.q_proj.lora_A.weight".to_owned();
+    let tensor = HostTensor::from_f32([2, 4], &[1., 2., 3., 4., 5., 6., 7., 8.]);
+    snapshot.model.insert(name, tensor);
+    snapshot
+}
+
+#[test]
+fn an_adapter_lies_as_peft_lays_it_and_is_verified_like_a_model() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut writer = Writer::open(dir.path(), keep_last(3)).unwrap();
+    writer.submit(adapter(7)).unwrap();
+    let saved = writer.finish().unwrap().unwrap();
+    assert_eq!(
+        names(&saved.dir),
+        [
+            "adapter_config.json",
+            "adapter_model.safetensors",
+            "config.json",
+            "generation_config.json",
+            "manifest.json",
+            "trainer_state"
+        ]
+    );
+    let read = SavedAdapter::open(&saved.dir).unwrap().unwrap();
+    assert_eq!(read.config["r"], 2);
+    let mut values = Vec::new();
+    let name = "base_model.model.q_proj.lora_A.weight";
+    read.weights.read_f32(name, &mut values).unwrap();
+    assert_eq!(values, [1., 2., 3., 4., 5., 6., 7., 8.]);
+
+    let error = Weights::open(&saved.dir).unwrap_err().to_string();
+    assert!(error.contains("an adapter"), "{error}");
+    fs::write(saved.dir.join("adapter_config.json"), "{}").unwrap();
+    let found = latest(dir.path()).unwrap();
+    assert!(found.checkpoint.is_none());
+    assert!(found.skipped[0].to_string().contains("adapter_config.json"));
+}
+
+#[test]
+fn a_whole_model_has_no_adapter() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), keep_last(3), [1]);
+    let checkpoint = latest(dir.path()).unwrap().checkpoint.unwrap();
+    assert!(SavedAdapter::open(checkpoint.dir()).unwrap().is_none());
+}
+
+#[test]
+fn an_exported_model_has_what_others_read_and_no_more() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
+    save_model(&out, &snapshot(3), u64::MAX).unwrap();
+    let expected = ["config.json", "generation_config.json", "model.safetensors"];
+    assert_eq!(names(&out), expected);
+    assert_eq!(names(dir.path()), ["out"], "no remains");
+    assert_eq!(Weights::open(&out).unwrap().names().len(), 4);
+
+    let error = save_model(&out, &snapshot(4), u64::MAX).unwrap_err();
+    assert!(error.to_string().contains("out"), "{error}");
+    assert_eq!(names(&out), expected, "what is there is not touched");
 }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use tt_tensor::{Parameter, Precision, Seed, Tape, Tensor, fused};
 
+use crate::adapter::Adapter;
 use crate::error::Result;
 use crate::kv_cache::KvCache;
 use crate::param_tree::ParamTree;
@@ -112,6 +113,10 @@ impl Forward {
     /// What products are computed in.
     pub fn precision(&self) -> Precision {
         self.precision
+    }
+
+    pub(crate) fn adapter(&self) -> Option<&Arc<dyn Adapter>> {
+        self.params.adapter()
     }
 
     pub(crate) fn cache(&self) -> Option<&KvCache> {

@@ -17,6 +17,7 @@
 //! Because a model names weights instead of owning them, they can be sharded, offloaded, recomputed or
 //! replaced from outside, through [`Hooks`] and [`ParamTree`].
 
+mod adapter;
 mod attention;
 mod embedding;
 mod error;
@@ -30,6 +31,7 @@ mod path;
 mod path_glob;
 mod rope;
 
+pub use adapter::Adapter;
 pub use attention::{AttentionShape, SelfAttention};
 pub use embedding::Embedding;
 pub use error::{Error, Result};

@@ -66,6 +66,10 @@ impl Linear {
             true => Some(fwd.param(&self.path, "bias")?),
             false => None,
         };
-        Ok(fused::linear(x, &weight, bias.as_ref())?)
+        let y = fused::linear(x, &weight, bias.as_ref())?;
+        match fwd.adapter() {
+            Some(adapter) => adapter.linear(fwd, &self.path, x, y),
+            None => Ok(y),
+        }
     }
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use tt_tensor::{Device, Parameter, Seed, Shape, Tensor};
 
+use crate::adapter::Adapter;
 use crate::error::{Error, Result};
 
 /// How a parameter's initial values are drawn.
@@ -18,6 +19,10 @@ pub enum Init {
     /// Normal with mean 0.
     Normal {
         std: f32,
+    },
+    /// Uniform in `[-bound, bound)`.
+    Uniform {
+        bound: f32,
     },
 }
 
@@ -58,6 +63,7 @@ struct Inner {
     specs: Vec<ParamSpec>,
     parameters: Vec<Arc<Parameter>>,
     index: HashMap<String, usize>,
+    adapter: Option<Arc<dyn Adapter>>,
 }
 
 impl ParamTree {
@@ -72,6 +78,10 @@ impl ParamTree {
                     let seed = seed.fold_str(&spec.path);
                     Tensor::randn(0.0, std, shape, seed, device)?
                 }
+                Init::Uniform { bound } => {
+                    let seed = seed.fold_str(&spec.path);
+                    Tensor::rand(-bound, bound, shape, seed, device)?
+                }
             })
         })
     }
@@ -82,8 +92,7 @@ impl ParamTree {
         mut value: impl FnMut(&ParamSpec) -> Result<Tensor>,
     ) -> Result<Self> {
         let mut parameters = Vec::with_capacity(specs.len());
-        let mut index = HashMap::with_capacity(specs.len());
-        for (i, spec) in specs.iter().enumerate() {
+        for spec in specs {
             let tensor = value(spec)?;
             if tensor.dims() != spec.shape {
                 return Err(Error::ParameterShape {
@@ -93,16 +102,39 @@ impl ParamTree {
                 });
             }
             parameters.push(Parameter::new(&spec.path, tensor));
+        }
+        Self::new(specs.to_vec(), parameters, None)
+    }
+
+    fn new(
+        specs: Vec<ParamSpec>,
+        parameters: Vec<Arc<Parameter>>,
+        adapter: Option<Arc<dyn Adapter>>,
+    ) -> Result<Self> {
+        let mut index = HashMap::with_capacity(specs.len());
+        for (i, spec) in specs.iter().enumerate() {
             if index.insert(spec.path.clone(), i).is_some() {
                 let path = spec.path.clone();
                 return Err(Error::DuplicateParameter { path });
             }
         }
         Ok(Self(Arc::new(Inner {
-            specs: specs.to_vec(),
+            specs,
             parameters,
             index,
+            adapter,
         })))
+    }
+
+    /// These parameters and after them `weights`, with which `adapter` changes what linear layers give.
+    pub fn with_adapter(&self, adapter: Arc<dyn Adapter>, weights: &ParamTree) -> Result<Self> {
+        let specs = [&self.0.specs[..], &weights.0.specs].concat();
+        let parameters = [&self.0.parameters[..], &weights.0.parameters].concat();
+        Self::new(specs, parameters, Some(adapter))
+    }
+
+    pub(crate) fn adapter(&self) -> Option<&Arc<dyn Adapter>> {
+        self.0.adapter.as_ref()
     }
 
     pub fn get(&self, path: &str) -> Result<&Arc<Parameter>> {

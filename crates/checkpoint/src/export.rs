@@ -1,0 +1,39 @@
+//! A model folder for other programs: what a checkpoint holds, without the trainer's state and the manifest.
+
+use std::path::{Path, PathBuf};
+
+use crate::{
+    disk,
+    error::{Error, Result},
+    layout::{self, Snapshot},
+};
+
+/// Writes the model of `snapshot` to the new folder `dir`; its optimizer and state are left out.
+///
+/// The folder gets its name when all is in it. Errors: `dir` exists and is not empty.
+pub fn save_model(dir: &Path, snapshot: &Snapshot, max_shard_bytes: u64) -> Result<()> {
+    let is_taken = match std::fs::read_dir(dir) {
+        Ok(mut entries) => entries.next().is_some(),
+        Err(_) => dir.symlink_metadata().is_ok(),
+    };
+    if is_taken {
+        let source = std::io::Error::from(std::io::ErrorKind::AlreadyExists);
+        return Err(Error::io("write to", dir, source));
+    }
+    let temp = temporary(dir);
+    let written = disk::create_dir(&temp)
+        .and_then(|()| layout::write_model_files(&temp, snapshot, max_shard_bytes))
+        .and_then(|_| disk::sync_dir(&temp))
+        .and_then(|()| disk::rename(&temp, dir));
+    if written.is_err() {
+        // The first error is the one to report, whatever becomes of the remains.
+        let _ = disk::remove_dir(&temp);
+    }
+    written
+}
+
+fn temporary(dir: &Path) -> PathBuf {
+    let mut name = dir.as_os_str().to_owned();
+    name.push(format!(".tmp-{}", std::process::id()));
+    name.into()
+}
