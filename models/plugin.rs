@@ -13,11 +13,16 @@ use crate::error::{Error, Result};
 
 /// The config of a model: what its YAML says and what a checkpoint's `config.json` says.
 pub trait ModelConfig: DeserializeOwned + Serialize + JsonSchema {
-    /// From `config.json`. Error: a key is missing, has the wrong type or asks for the unsupported.
-    fn from_hf(config: &Value) -> Result<Self>;
+    /// From `config.json`; by default its keys are those of the config. Error: a key is missing, has the wrong type or
+    /// asks for the unsupported.
+    fn from_hf(config: &Value) -> Result<Self> {
+        Self::deserialize(config).map_err(|error| Error::HfConfig(error.to_string()))
+    }
 
-    /// Takes over from `ours` how the model is trained (dropout), which no checkpoint decides.
-    fn with_training_options(self, ours: &Self) -> Self;
+    /// Takes over from `ours` how the model is trained (dropout), which no checkpoint decides; by default nothing.
+    fn with_training_options(self, _ours: &Self) -> Self {
+        self
+    }
 
     /// Error: sizes that do not fit each other.
     fn build(self) -> Result<Arc<dyn Model>>;

@@ -63,6 +63,13 @@ impl App {
         self
     }
 
+    /// Adds config files: (path below the root of the configs, text). They come after those of `./configs` and before the
+    /// built-in ones, so `trainer/mine.yaml` makes `+trainer=mine` known.
+    pub fn with_configs(mut self, files: &'static [(&'static str, &'static str)]) -> Self {
+        self.plugins.configs = files;
+        self
+    }
+
     /// Does what the arguments after the program's name ask for. Errors are printed here, once.
     pub fn run(self, args: impl IntoIterator<Item = OsString>) -> ExitCode {
         let watched = sweep::leash::watch().map_err(Failure::run);
@@ -76,9 +83,12 @@ impl App {
     }
 
     fn try_run(self, args: impl IntoIterator<Item = OsString>) -> Result<ExitCode, Failure> {
+        let own = self.plugins.configs;
         match cli::parse(args).map_err(Failure::request)? {
             Request::Help(args) => {
-                out::text(cli::help(&configs::composer(&args, ROOT_CONFIG)?.groups()));
+                out::text(cli::help(
+                    &configs::composer(&args, own, ROOT_CONFIG)?.groups(),
+                ));
                 Ok(ExitCode::SUCCESS)
             }
             Request::Version => {
@@ -86,12 +96,12 @@ impl App {
                 Ok(ExitCode::SUCCESS)
             }
             Request::HydraHelp(args) => {
-                let composer = configs::composer(&args, ROOT_CONFIG)?;
+                let composer = configs::composer(&args, own, ROOT_CONFIG)?;
                 out::text(hydra_help::text(&composer.compose(&args.overrides)?));
                 Ok(ExitCode::SUCCESS)
             }
             Request::Complete(completion) => {
-                out::text(completion.text());
+                out::text(completion.text(own));
                 Ok(ExitCode::SUCCESS)
             }
             Request::Run(command, args) => {
@@ -101,7 +111,7 @@ impl App {
                 };
                 let composer = match &args.rerun {
                     Some(folder) => rerun::composer(folder)?,
-                    None => configs::composer(&args, config_name)?,
+                    None => configs::composer(&args, own, config_name)?,
                 };
                 if args.is_sweep() {
                     return sweep::run(&composer, &args, &self.plugins);

@@ -7,7 +7,7 @@
 
 use crate::cli::{self, Request};
 use crate::commands::{TABLE, TRAIN, Work};
-use crate::configs;
+use crate::configs::{self, Files};
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -43,13 +43,13 @@ impl Completion {
     }
 
     /// What is printed.
-    pub(crate) fn text(self) -> String {
+    pub(crate) fn text(self, own: Files) -> String {
         match self {
             Self::Install(shell) => shell.install().to_owned(),
             Self::Uninstall(shell) => shell.uninstall().to_owned(),
             Self::Query => {
                 let line = std::env::var("COMP_LINE").unwrap_or_default();
-                let mut text = candidates(&line).join("\n");
+                let mut text = candidates(&line, own).join("\n");
                 if !text.is_empty() {
                     text.push('\n');
                 }
@@ -78,7 +78,7 @@ impl Shell {
 }
 
 /// What the last word of a line may become.
-fn candidates(line: &str) -> Vec<String> {
+fn candidates(line: &str, own: Files) -> Vec<String> {
     let mut words = split(line);
     let word = words.pop().unwrap_or_default();
     let mut before = words.into_iter().skip(1).collect::<Vec<_>>();
@@ -113,7 +113,7 @@ fn candidates(line: &str) -> Vec<String> {
                 .map(str::to_owned),
         );
     }
-    if let Ok(composer) = configs::composer(&args, config_name) {
+    if let Ok(composer) = configs::composer(&args, own, config_name) {
         found.extend(composer.complete(&args.overrides, &word));
     }
     found

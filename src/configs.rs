@@ -8,8 +8,11 @@ use tt_config::Composer;
 use crate::cli::Args;
 use crate::failure::Failure;
 
-/// The files under `configs/` at build time: (path inside it, text).
-pub(crate) const EMBEDDED: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/configs.rs"));
+/// Config files compiled into a program: (path below the root of the configs, text).
+pub type Files = &'static [(&'static str, &'static str)];
+
+/// The files under `configs/` at build time.
+pub(crate) const EMBEDDED: Files = include!(concat!(env!("OUT_DIR"), "/configs.rs"));
 
 /// The folder that is looked in if it exists.
 const DEFAULT_FOLDER: &str = "configs";
@@ -17,8 +20,9 @@ const DEFAULT_FOLDER: &str = "configs";
 /// The config groups, each with its options.
 pub(crate) type Groups = Vec<(String, Vec<String>)>;
 
-/// What composes the configuration that the command line describes; `root` is the root config if it names none.
-pub(crate) fn composer(args: &Args, root: &str) -> Result<Composer, Failure> {
+/// What composes the configuration that the command line describes; `root` is the root config if it names none, `own`
+/// are files of a program that adds plug-ins.
+pub(crate) fn composer(args: &Args, own: Files, root: &str) -> Result<Composer, Failure> {
     let name = args.config_name.as_deref().unwrap_or(root);
     let mut composer = Composer::new(name)
         .lenient_groups(true)
@@ -32,6 +36,9 @@ pub(crate) fn composer(args: &Args, root: &str) -> Result<Composer, Failure> {
     }
     if let Some(folder) = &args.config_dir {
         composer = composer.directory("command-line", named(folder, "--config-dir")?);
+    }
+    if !own.is_empty() {
+        composer = composer.embedded("program", own);
     }
     Ok(composer.embedded("tpu-train", EMBEDDED))
 }

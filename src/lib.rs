@@ -10,6 +10,8 @@
 //! let exit_code = app.run(["--version".into()]);
 //! # assert_eq!(format!("{exit_code:?}"), format!("{:?}", std::process::ExitCode::SUCCESS));
 //! ```
+//!
+//! What plug-ins are made of is re-exported, so that such a program depends on this crate alone; `examples/` has two.
 
 mod app;
 mod cli;
@@ -36,3 +38,8 @@ mod signals;
 mod sweep;
 
 pub use app::App;
+pub use tt_config::Entry;
+pub use {
+    tt_checkpoint as checkpoint, tt_collators as collators, tt_data as data, tt_models as models,
+    tt_nn as nn, tt_optimizers as optimizers, tt_tensor as tensor, tt_trainers as trainers,
+};

@@ -8,12 +8,16 @@ use tt_models::BuildModel;
 use tt_optimizers::BuildOptimizer;
 use tt_trainers::BuildTrainer;
 
+use crate::configs::Files;
+
 #[derive(Clone)]
 pub(crate) struct Plugins {
     pub(crate) models: Table<BuildModel>,
     pub(crate) trainers: Table<BuildTrainer>,
     pub(crate) optimizers: Table<BuildOptimizer>,
     pub(crate) collators: Table<BuildCollator>,
+    /// Their config files.
+    pub(crate) configs: Files,
 }
 
 impl Plugins {
@@ -23,6 +27,7 @@ impl Plugins {
             trainers: tt_trainers::TABLE,
             optimizers: tt_optimizers::TABLE,
             collators: tt_collators::TABLE,
+            configs: &[],
         }
     }
 

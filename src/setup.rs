@@ -344,7 +344,7 @@ mod tests {
     use crate::configs;
 
     fn read(overrides: &[&str]) -> Result<Setup, String> {
-        let composer = configs::composer(&Args::default(), "default").expect("folders");
+        let composer = configs::composer(&Args::default(), &[], "default").expect("folders");
         let composition = composer.compose(overrides).map_err(|e| e.to_string())?;
         let invocation = Invocation {
             groups: composer.groups(),
@@ -357,7 +357,7 @@ mod tests {
 
     #[test]
     fn every_option_of_every_group_type_checks() {
-        let composer = configs::composer(&Args::default(), "default").expect("folders");
+        let composer = configs::composer(&Args::default(), &[], "default").expect("folders");
         let groups = composer.groups();
         assert!(groups.len() >= 8, "{groups:?}");
         for (group, options) in &groups {

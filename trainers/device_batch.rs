@@ -3,7 +3,7 @@
 use tt_collators::{Batch, IGNORE};
 use tt_models::Input;
 use tt_nn::Positions;
-use tt_tensor::{Device, Tensor};
+use tt_tensor::{DType, Device, Tensor};
 
 use crate::error::Result;
 
@@ -31,6 +31,15 @@ impl DeviceBatch {
             },
             targets: shifted(batch, device)?,
         })
+    }
+
+    /// For losses made of single operations: the targets as u32 ids, 0 where there is no loss, and f32 weights, 1 where
+    /// there is one and 0 elsewhere; `[B, T]` both.
+    pub fn target_ids(&self) -> Result<(Tensor, Tensor)> {
+        let device = self.targets.device();
+        let counts = self.targets.ne(&Tensor::scalar(IGNORE, device)?)?;
+        let ids = counts.where_cond(&self.targets, &Tensor::scalar(0i64, device)?)?;
+        Ok((ids.to_dtype(DType::U32)?, counts.to_dtype(DType::F32)?))
     }
 }
 

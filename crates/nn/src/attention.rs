@@ -26,6 +26,21 @@ pub struct AttentionShape {
     pub init_std: f32,
 }
 
+impl AttentionShape {
+    /// Plain multi-head attention: as many key/value heads as query heads, no biases, no window.
+    pub fn new(hidden: usize, heads: usize, head_dim: usize) -> Self {
+        Self {
+            hidden,
+            heads,
+            kv_heads: heads,
+            head_dim,
+            qkv_bias: false,
+            window: None,
+            init_std: 0.02,
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct SelfAttention {
     path: ModulePath,
