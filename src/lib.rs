@@ -37,6 +37,11 @@ mod setup;
 mod signals;
 mod sweep;
 
+/// The examples of `docs/checkpoints.md`, compiled with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/checkpoints.md")]
+struct _Checkpoints;
+
 pub use app::App;
 pub use tt_config::Entry;
 pub use {
