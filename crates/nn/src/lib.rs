@@ -43,4 +43,4 @@ pub use norm::RmsNorm;
 pub use param_tree::{Init, ParamKind, ParamSpec, ParamTree};
 pub use path::ModulePath;
 pub use path_glob::PathGlob;
-pub use rope::Rope;
+pub use rope::{Rope, RopeScaling};
