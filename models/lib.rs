@@ -20,21 +20,28 @@
 //!
 //! To add a model: a file, a line in [`TABLE`], a YAML under `configs/model/`, a golden.
 
+mod decoder;
 mod error;
 mod hf_config;
+mod llama;
 mod modules;
 mod plugin;
 mod qwen2;
+mod qwen3;
 
 use serde_json::Value;
 use tt_config::Table;
 use tt_nn::{Forward, ModulePath, ParamSpec, Positions};
 use tt_tensor::{Tensor, fused};
 
+pub use decoder::{Architecture, BlockOptions, Decoder, DecoderConfig, SlidingWindowConfig};
 pub use error::{Error, Result};
+pub use hf_config::{HfConfig, HfRope};
+pub use llama::{LlamaConfig, LlamaForCausalLM};
 pub use modules::modules;
 pub use plugin::{BuildModel, ModelConfig, ReadModel, entry};
 pub use qwen2::{Qwen2Config, Qwen2ForCausalLM};
+pub use qwen3::{Qwen3Config, Qwen3ForCausalLM};
 
 /// What a model reads: a batch of token rows and where the tokens stand.
 #[derive(Clone, Debug)]
@@ -99,8 +106,18 @@ pub trait Model: Send + Sync {
 /// What `model.type` may name.
 pub const TABLE: Table<BuildModel> = Table::new(
     "model",
-    &[entry::<Qwen2Config>(
-        "qwen2.Qwen2ForCausalLM",
-        "Qwen2: RMSNorm, grouped-query attention, RoPE, SwiGLU",
-    )],
+    &[
+        entry::<LlamaConfig>(
+            "llama.LlamaForCausalLM",
+            "Llama 2 and 3: RMSNorm, grouped-query attention, RoPE, SwiGLU, no biases",
+        ),
+        entry::<Qwen2Config>(
+            "qwen2.Qwen2ForCausalLM",
+            "Qwen2: Llama with biased query, key and value projections",
+        ),
+        entry::<Qwen3Config>(
+            "qwen3.Qwen3ForCausalLM",
+            "Qwen3: Llama with normalised query and key heads",
+        ),
+    ],
 );

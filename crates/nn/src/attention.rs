@@ -7,6 +7,7 @@ use tt_tensor::{Tensor, fused};
 use crate::error::Result;
 use crate::forward::{Forward, Positions};
 use crate::linear::Linear;
+use crate::norm::RmsNorm;
 use crate::param_tree::ParamSpec;
 use crate::path::ModulePath;
 use crate::rope::Rope;
@@ -21,6 +22,10 @@ pub struct AttentionShape {
     pub head_dim: usize,
     /// Biases on the query, key and value projections (Qwen2 has them, Llama does not).
     pub qkv_bias: bool,
+    /// Bias on the output projection.
+    pub output_bias: bool,
+    /// RMSNorm of each query and key head before rotation, with this added to the mean square (Qwen3).
+    pub qk_norm_eps: Option<f64>,
     /// Positions a query looks back, itself included; `None`: all.
     pub window: Option<usize>,
     pub init_std: f32,
@@ -50,6 +55,8 @@ pub struct SelfAttention {
     k_proj: Linear,
     v_proj: Linear,
     o_proj: Linear,
+    /// Of queries and of keys.
+    qk_norm: Option<(RmsNorm, RmsNorm)>,
 }
 
 impl SelfAttention {
@@ -58,6 +65,7 @@ impl SelfAttention {
             let linear = Linear::new(path.join(name), inputs, outputs).with_std(shape.init_std);
             if bias { linear.with_bias() } else { linear }
         };
+        let norm = |name: &str, eps| RmsNorm::new(path.join(name), shape.head_dim, eps);
         let (hidden, bias) = (shape.hidden, shape.qkv_bias);
         let (q_dim, kv_dim) = (
             shape.heads * shape.head_dim,
@@ -69,15 +77,21 @@ impl SelfAttention {
             q_proj: linear("q_proj", hidden, q_dim, bias),
             k_proj: linear("k_proj", hidden, kv_dim, bias),
             v_proj: linear("v_proj", hidden, kv_dim, bias),
-            o_proj: linear("o_proj", q_dim, hidden, false),
+            o_proj: linear("o_proj", q_dim, hidden, shape.output_bias),
+            qk_norm: shape
+                .qk_norm_eps
+                .map(|eps| (norm("q_norm", eps), norm("k_norm", eps))),
             path,
         }
     }
 
     pub fn params(&self) -> Vec<ParamSpec> {
-        [&self.q_proj, &self.k_proj, &self.v_proj, &self.o_proj]
+        let projections = [&self.q_proj, &self.k_proj, &self.v_proj, &self.o_proj];
+        let norms = self.qk_norm.iter().flat_map(|(q, k)| [q, k]);
+        projections
             .into_iter()
             .flat_map(Linear::params)
+            .chain(norms.flat_map(RmsNorm::params))
             .collect()
     }
 
@@ -110,6 +124,10 @@ impl SelfAttention {
         let q = heads(self.q_proj.forward(fwd, x)?)?;
         let k = heads(self.k_proj.forward(fwd, x)?)?;
         let v = heads(self.v_proj.forward(fwd, x)?)?;
+        let (q, k) = match &self.qk_norm {
+            Some((q_norm, k_norm)) => (q_norm.forward(fwd, &q)?, k_norm.forward(fwd, &k)?),
+            None => (q, k),
+        };
         let q = rope.apply(&q, positions)?;
         let k = rope.apply(&k, positions)?;
         let (k, v) = match fwd.cache() {

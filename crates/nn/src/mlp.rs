@@ -28,6 +28,17 @@ impl GatedMlp {
         }
     }
 
+    /// With biases on the three projections, if `bias`.
+    pub fn with_bias(self, bias: bool) -> Self {
+        let with_bias = |linear: Linear| if bias { linear.with_bias() } else { linear };
+        Self {
+            gate_proj: with_bias(self.gate_proj),
+            up_proj: with_bias(self.up_proj),
+            down_proj: with_bias(self.down_proj),
+            ..self
+        }
+    }
+
     pub fn params(&self) -> Vec<ParamSpec> {
         [&self.gate_proj, &self.up_proj, &self.down_proj]
             .into_iter()

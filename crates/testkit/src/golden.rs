@@ -26,6 +26,10 @@ pub struct Case {
     pub tolerances: Tolerances,
     #[serde(default)]
     pub rope_inv_freq: Vec<f32>,
+    #[serde(default)]
+    pub label_smoothing: f64,
+    #[serde(default)]
+    pub z_loss_coefficient: f64,
 }
 
 #[derive(Deserialize)]

@@ -1,95 +1,75 @@
-//! Qwen2 against Hugging Face transformers: logits, loss, gradients, 20 steps of training, generation.
+//! The steps of a check: what a case says of its model against what we compute.
 
 use std::sync::Arc;
 
-use candle_core::IndexOp;
 use serde::Deserialize;
 use tt_checkpoint::Weights;
-use tt_collators::Batch;
 use tt_engine::{Limits, Sampler, Sampling, generate};
-use tt_models::{Model, ModelConfig, Qwen2Config, Qwen2ForCausalLM};
-use tt_nn::{Forward, ParamTree, Rope};
+use tt_models::{Architecture, Decoder, Model, ModelConfig};
+use tt_nn::{Forward, ParamTree};
 use tt_optimizers::{AdamW, AdamWConfig, Schedule, ScheduleConfig, ScheduleKind, ScheduleOptions};
 use tt_tensor::{Device, Seed};
-use tt_testkit::{Case, CurvePoint, Golden, Tensors, devices, relative_l2};
-use tt_trainers::{DeviceBatch, IGNORE, LMTrainer, Trainer, Training, load_params};
+use tt_testkit::{Case, CurvePoint, Golden, relative_l2};
+use tt_trainers::{DeviceBatch, LMTrainer, Trainer, Training, load_params};
 
-#[test]
-fn golden_qwen2_tied() {
-    check("qwen2_tied", "model.safetensors");
-}
+use crate::batches::{at, flat, l2, micro_batches, scalar};
 
-#[test]
-fn golden_qwen2_untied() {
-    check("qwen2_untied", "model.safetensors");
-}
-
-#[test]
-fn golden_qwen2_untied_sharded() {
-    check("qwen2_untied", "sharded");
-}
-
-#[test]
-fn golden_qwen2_packed() {
-    check("qwen2_packed", "model.safetensors");
-}
-
-#[test]
-fn golden_grad_accumulation() {
-    check("grad_accumulation", "model.safetensors");
-}
-
-fn check(name: &str, weights: &str) {
-    for device in devices() {
-        Check::new(name, weights, device).all();
-    }
-}
-
-struct Check {
-    golden: Golden,
-    case: Case,
-    weights: Weights,
-    model: Arc<dyn Model>,
-    device: Device,
+/// A case, opened, with the model it is about.
+pub struct Check {
+    pub golden: Golden,
+    pub case: Case,
+    pub weights: Weights,
+    pub model: Arc<dyn Model>,
+    pub device: Device,
 }
 
 impl Check {
-    fn new(name: &str, weights: &str, device: Device) -> Self {
+    /// Opens the case `name`. Both forms of its `config.json` must say the same.
+    pub fn open<C: Architecture>(name: &str, device: Device) -> Self {
         let golden = Golden::open(name);
         let case = golden.case();
-        let config = Qwen2Config::from_hf(&golden.json("config.json")).unwrap();
-        let of_v5 = Qwen2Config::from_hf(&golden.json("config.v5.json")).unwrap();
-        assert_eq!(
-            config, of_v5,
-            "transformers 5 writes the same configuration"
-        );
+        let model = |file| {
+            let config = C::from_hf(&golden.json(file)).unwrap();
+            Decoder::new(config).unwrap()
+        };
+        let (model, of_v5) = (model("config.json"), model("config.v5.json"));
+        assert_eq!(model.hf_config(), of_v5.hf_config());
         if !case.rope_inv_freq.is_empty() {
-            let head_dim = config.hidden_size / config.num_attention_heads;
-            let rope = Rope::new(head_dim, config.rope_theta, config.max_position_embeddings);
-            assert!(relative_l2(rope.inv_freq(), &case.rope_inv_freq) < 1e-7);
+            assert!(relative_l2(model.rope().inv_freq(), &case.rope_inv_freq) < 1e-7);
         }
         Self {
-            weights: Weights::open(&golden.dir.join(weights)).unwrap(),
-            model: Arc::new(Qwen2ForCausalLM::new(config).unwrap()),
+            weights: Weights::open(&golden.dir.join("model.safetensors")).unwrap(),
+            model: Arc::new(model),
             golden,
             case,
             device,
         }
     }
 
-    fn all(&self) {
+    /// Starts from other weights of the same folder.
+    pub fn with_weights(mut self, name: &str) -> Self {
+        self.weights = Weights::open(&self.golden.dir.join(name)).unwrap();
+        self
+    }
+
+    pub fn trainer(&self) -> LMTrainer {
+        LMTrainer::new(self.case.label_smoothing, self.case.z_loss_coefficient)
+    }
+
+    pub fn all(&self) {
         self.decay_rule();
         self.logits();
+        self.plain_loss();
         self.gradients();
         self.curve();
         self.generation();
     }
 
-    fn params(&self) -> ParamTree {
+    pub fn params(&self) -> ParamTree {
         load_params(&*self.model, &self.weights, self.device).unwrap()
     }
 
-    fn training(&self) -> Training {
+    pub fn training(&self) -> Training {
         let (hyper, params) = (&self.case.hyperparameters, self.params());
         let adamw = AdamWConfig {
             lr: hyper.lr,
@@ -114,7 +94,7 @@ impl Check {
         )
     }
 
-    fn decay_rule(&self) {
+    pub fn decay_rule(&self) {
         let params = self.params();
         let names = |decays: bool| -> Vec<String> {
             let specs = params.iter().map(|(spec, _)| spec);
@@ -134,7 +114,7 @@ impl Check {
         assert_eq!(names(false), sorted(&self.case.no_decay));
     }
 
-    fn logits(&self) {
+    pub fn logits(&self) {
         let params = self.params();
         let expected = self.golden.tensors("expected")["logits"]
             .flatten_all()
@@ -166,9 +146,28 @@ impl Check {
         );
     }
 
-    fn gradients(&self) {
+    /// Outside training the loss is the plain cross-entropy, which cases with another loss give beside it.
+    pub fn plain_loss(&self) {
+        let expected = self.golden.tensors("expected");
+        let Some(plain) = expected.get("nll").or(expected.get("ce")) else {
+            return;
+        };
+        let (params, mut sums) = (self.params(), [0.0, 0.0]);
+        for batch in micro_batches(&self.golden.tensors("inputs")) {
+            let batch = DeviceBatch::upload(&batch, self.device).unwrap();
+            let fwd = Forward::inference(&params);
+            let loss = self.trainer().loss(&fwd, &*self.model, &batch).unwrap();
+            for (sum, part) in sums.iter_mut().zip([loss.sum, loss.weight]) {
+                *sum += part.to_scalar::<f32>().unwrap();
+            }
+        }
+        let rel = self.case.tolerances.loss_rel;
+        assert_close("plain loss", sums[0] / sums[1], scalar(plain), rel);
+    }
+
+    pub fn gradients(&self) {
         let tolerances = &self.case.tolerances;
-        let (trainer, mut training) = (lm_trainer(), self.training());
+        let (trainer, mut training) = (self.trainer(), self.training());
         let batches = micro_batches(&self.golden.tensors("inputs"));
         let totals = training
             .accumulate(&batches, |fwd, model, batch| {
@@ -213,30 +212,30 @@ impl Check {
         );
     }
 
-    fn curve(&self) {
+    pub fn curve(&self) {
         let tolerances = &self.case.tolerances;
-        let (mut trainer, mut training) = (lm_trainer(), self.training());
+        let (mut trainer, mut training) = (self.trainer(), self.training());
         let stacked = self.golden.tensors("batches");
         let curve: Vec<CurvePoint> = self.golden.json("curve.json");
         for (i, point) in curve.iter().enumerate() {
-            let tensors: Tensors = stacked
-                .iter()
-                .map(|(name, tensor)| (name.clone(), tensor.i(i).unwrap()))
-                .collect();
-            let output = trainer
-                .train_step(&mut training, &micro_batches(&tensors))
-                .unwrap();
+            let batches = micro_batches(&at(&stacked, i));
+            let output = trainer.train_step(&mut training, &batches).unwrap();
             let numbers = output.numbers;
-            let at = |what: &str| format!("{what} of step {}", point.step);
+            let of_step = |what: &str| format!("{what} of step {}", point.step);
             assert!(
                 (output.lr - point.lr).abs() <= 1e-9 * point.lr,
                 "{}",
-                at("lr")
+                of_step("lr")
             );
             let (loss, norm) = (point.loss as f32, point.grad_norm as f32);
-            assert_close(&at("loss"), numbers.loss, loss, tolerances.curve_loss_rel);
+            assert_close(
+                &of_step("loss"),
+                numbers.loss,
+                loss,
+                tolerances.curve_loss_rel,
+            );
             let rel = tolerances.curve_grad_norm_rel;
-            assert_close(&at("grad_norm"), numbers.grad_norm, norm, rel);
+            assert_close(&of_step("grad_norm"), numbers.grad_norm, norm, rel);
         }
         let after = self.golden.tensors("params_after");
         for (spec, parameter) in training.params.iter() {
@@ -262,7 +261,7 @@ impl Check {
         }
     }
 
-    fn generation(&self) {
+    pub fn generation(&self) {
         #[derive(Deserialize)]
         struct Generation {
             max_new_tokens: usize,
@@ -289,73 +288,6 @@ impl Check {
             assert_eq!(ours, new_tokens);
         }
     }
-}
-
-fn lm_trainer() -> LMTrainer {
-    LMTrainer::new(0.0, 0.0)
-}
-
-/// Host batches from tensors `[B, T]`, or `[micro, B, T]`.
-fn micro_batches(tensors: &Tensors) -> Vec<Batch> {
-    let ids = &tensors["input_ids"];
-    match ids.rank() {
-        2 => vec![batch(tensors)],
-        _ => (0..ids.dims()[0])
-            .map(|i| {
-                let of_micro = tensors.iter().map(|(n, t)| (n.clone(), t.i(i).unwrap()));
-                batch(&of_micro.collect())
-            })
-            .collect(),
-    }
-}
-
-fn batch(tensors: &Tensors) -> Batch {
-    let integers = |name: &str| -> Vec<i64> {
-        tensors[name]
-            .flatten_all()
-            .unwrap()
-            .to_vec1::<i64>()
-            .unwrap()
-    };
-    let unsigned = |values: Vec<i64>| values.into_iter().map(|v| v as u32).collect::<Vec<_>>();
-    let (rows, seq_len) = tensors["input_ids"].dims2().unwrap();
-    let mask = unsigned(integers("attention_mask"));
-    let packed = tensors.contains_key("segment_ids");
-    let labels = integers("labels");
-    let targets = labels.chunks(seq_len).flat_map(|row| &row[1..]);
-    Batch {
-        rows,
-        seq_len,
-        num_targets: targets.filter(|&&label| label != IGNORE).count(),
-        input_ids: unsigned(integers("input_ids")),
-        segment_ids: if packed {
-            unsigned(integers("segment_ids"))
-        } else {
-            mask
-        },
-        position_ids: match packed {
-            true => unsigned(integers("position_ids")),
-            false => (0..rows).flat_map(|_| 0..seq_len as u32).collect(),
-        },
-        labels,
-        ..Batch::default()
-    }
-}
-
-fn flat(tensor: &candle_core::Tensor) -> Vec<f32> {
-    tensor.flatten_all().unwrap().to_vec1().unwrap()
-}
-
-fn scalar(tensor: &candle_core::Tensor) -> f32 {
-    tensor.to_scalar().unwrap()
-}
-
-fn l2(values: &[f32]) -> f64 {
-    values
-        .iter()
-        .map(|v| f64::from(*v).powi(2))
-        .sum::<f64>()
-        .sqrt()
 }
 
 fn assert_close(what: &str, ours: f32, reference: f32, rel: f64) {
