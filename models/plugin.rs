@@ -79,7 +79,7 @@ fn from_config<C: ModelConfig>(
         Some(hf_config) => {
             let config = C::from_hf(hf_config).map_err(|error| located(section, error))?;
             let config = config.with_training_options(&ours);
-            agrees_with_command_line(section, &config)?;
+            agrees_with_command_line(section, &ours, &config)?;
             config
         }
     };
@@ -88,14 +88,15 @@ fn from_config<C: ModelConfig>(
 
 fn agrees_with_command_line<C: Serialize>(
     section: &Section<'_>,
+    ours: &C,
     config: &C,
 ) -> std::result::Result<(), Diagnostics> {
-    let actual = serde_json::to_value(config).unwrap_or_default();
+    let [given, actual] = [ours, config].map(|c| serde_json::to_value(c).unwrap_or_default());
     let mut problems = Diagnostics::new();
     for (key, node) in section.node().and_then(Node::as_map).into_iter().flatten() {
         let is_asked_for = matches!(node.origin.place, Place::Argument(_));
         match actual.get(key.as_str()) {
-            Some(value) if is_asked_for && *value != node.to_json() => problems.push(
+            Some(value) if is_asked_for && given.get(key.as_str()) != Some(value) => problems.push(
                 Diagnostic::new(format!(
                     "`{}.{key}` contradicts the checkpoint",
                     section.path()
