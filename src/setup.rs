@@ -379,6 +379,28 @@ mod tests {
         }
     }
 
+    /// As the published checkpoints have it, a tied weight counted once.
+    #[test]
+    fn published_models_have_their_published_number_of_parameters() {
+        for (name, published) in [
+            ("qwen2-0.5b", 494_032_768),
+            ("qwen2-1.5b", 1_543_714_304),
+            ("qwen2-7b", 7_615_616_512),
+            ("qwen3-0.6b", 596_049_920),
+            ("llama2-7b", 6_738_415_616),
+            ("llama2-13b", 13_015_864_320),
+            ("llama3-8b", 8_030_261_248),
+            ("llama3.2-1b", 1_235_814_400),
+            ("tinyllama-1.1b", 1_100_048_384),
+            ("smollm2-135m", 134_515_008),
+        ] {
+            let setup = read(&[&format!("model={name}"), "trainer=lm"]).expect(name);
+            let specs = setup.model.params().into_iter();
+            let elements = specs.map(|spec| spec.shape.iter().product::<usize>());
+            assert_eq!(elements.sum::<usize>(), published, "{name}");
+        }
+    }
+
     #[test]
     fn all_problems_are_found_at_once() {
         let problems = read(&[

@@ -67,7 +67,9 @@ fn target<'s>(root: &'s Value, field: &'s Value) -> (&'s Value, bool) {
 
 fn kind(root: &Value, schema: &Value, nullable: bool) -> String {
     let options = options(schema);
-    let mut names = if options.is_empty() {
+    let mut names = if variants(schema).any(|variant| tag(variant).is_some()) {
+        vec!["mapping".to_owned()]
+    } else if options.is_empty() {
         let types = match &schema["type"] {
             Value::Array(types) => types.clone(),
             single => vec![single.clone()],
@@ -107,10 +109,30 @@ fn type_name(root: &Value, schema: &Value, name: &str) -> String {
     }
 }
 
+fn variants(schema: &Value) -> impl Iterator<Item = &Value> {
+    schema["oneOf"].as_array().into_iter().flatten()
+}
+
+/// The key of a variant's mapping that says which variant it is, and its value.
+fn tag(variant: &Value) -> Option<(&str, &str)> {
+    let mut properties = variant["properties"].as_object()?.iter();
+    properties.find_map(|(name, property)| Some((name.as_str(), property["const"].as_str()?)))
+}
+
+/// How a variant is written: its text, or its mapping as `{tag: text, other keys}`.
+fn written(variant: &Value) -> Option<String> {
+    let Some((tag, text)) = tag(variant) else {
+        return Some(variant["const"].as_str()?.to_owned());
+    };
+    let properties = variant["properties"].as_object()?;
+    let others = properties.keys().filter(|key| *key != tag);
+    let keys: String = others.map(|key| format!(", {key}")).collect();
+    Some(format!("{{{tag}: {text}{keys}}}"))
+}
+
 /// The texts that an enum allows.
 fn options(schema: &Value) -> Vec<&str> {
-    let variants = schema["oneOf"].as_array().into_iter().flatten();
-    let parts = variants.chain([schema]);
+    let parts = variants(schema).chain([schema]);
     parts
         .flat_map(|part| {
             let several = part["enum"].as_array().into_iter().flatten();
@@ -137,10 +159,9 @@ fn range(schema: &Value) -> String {
 fn meaning(field: &Value, schema: &Value) -> String {
     let own = field.get("description").or(schema.get("description"));
     let own = own.and_then(Value::as_str).map(one_line);
-    let variants = schema["oneOf"].as_array().into_iter().flatten();
-    let variants = variants.filter_map(|variant| {
+    let variants = variants(schema).filter_map(|variant| {
         let about = one_line(variant["description"].as_str()?);
-        Some(format!("{}: {about}", code(variant["const"].as_str()?)))
+        Some(format!("{}: {about}", code(&written(variant)?)))
     });
     own.into_iter()
         .chain(variants)
@@ -170,6 +191,8 @@ fn a_schema_becomes_one_row_a_key() {
         /// How it is shown.
         #[serde(default = "quiet")]
         style: Style,
+        /// Stretched?
+        stretch: Option<Stretch>,
     }
     /// A part.
     #[derive(schemars::JsonSchema)]
@@ -187,6 +210,13 @@ fn a_schema_becomes_one_row_a_key() {
         /// Nothing.
         Quiet,
         Loud,
+    }
+    #[derive(schemars::JsonSchema)]
+    #[serde(tag = "kind", rename_all = "snake_case")]
+    #[expect(dead_code, reason = "read as a schema")]
+    enum Stretch {
+        /// All alike.
+        Even { by: f64 },
     }
     fn quiet() -> Style {
         Style::Quiet
@@ -218,6 +248,13 @@ fn a_schema_becomes_one_row_a_key() {
                 "",
                 "\"quiet\"",
                 "How it is shown. `quiet`: Nothing."
+            ],
+            [
+                "x.stretch",
+                "mapping or null",
+                "",
+                "null",
+                "Stretched? `{kind: even, by}`: All alike."
             ],
         ]
     );

@@ -5,6 +5,7 @@
 mod bad_input;
 mod command_line;
 mod completion;
+mod configs;
 mod generate;
 mod harness;
 mod hydra;

@@ -11,11 +11,11 @@ use safetensors::tensor::{Dtype, TensorView};
 use serde_json::Value;
 use tt_checkpoint::Weights;
 use tt_data::Tokenizer;
-use tt_models::{Input, Model, ModelConfig, Qwen2Config, Qwen2ForCausalLM};
+use tt_models::{Input, TABLE};
 use tt_nn::Forward;
 use tt_tensor::{Device, Tensor};
 
-use crate::harness::Place;
+use crate::harness::{NANO, Place, RunFolder};
 
 /// A sentence as the training data has it, and what a tokenizer may stumble over.
 const TEXT: &str =
@@ -29,20 +29,46 @@ missing = [name for name in needed if importlib.util.find_spec(name) is None]
 sys.exit('no ' + ', '.join(missing) if missing else 0)
 ";
 
+/// What must load: each with what a `config.json` can say of it beside sizes.
+const MODELS: [&[&str]; 4] = [
+    &["+model=qwen2"],
+    &["+model=qwen3", "model.head_dim=24"],
+    &[
+        "+model=llama",
+        "model.rope_scaling={rope_type:linear,factor:4.0}",
+        "model.tie_word_embeddings=false",
+    ],
+    &[
+        "+model=llama",
+        "model.rope_scaling={rope_type:llama3,factor:8.0,low_freq_factor:1.0,high_freq_factor:4.0,\
+         original_max_position_embeddings:32}",
+        "model.attention_bias=true",
+        "model.mlp_bias=true",
+    ],
+];
+
 #[test]
-fn transformers_computes_our_logits_from_our_checkpoint() {
+fn transformers_computes_our_logits_from_our_checkpoints() {
     let Some(python) = python() else {
         return;
     };
     let place = Place::new();
-    place
-        .run_nano(&["trainer.max_steps=30", "lr=4e-3"])
-        .with_code(0);
-    let checkpoint = place.run_folder().final_checkpoint();
-    let tokenizer = Tokenizer::load(&checkpoint, None).expect("our tokenizer");
+    let mut pairs = Vec::new();
+    for (i, model) in MODELS.iter().enumerate() {
+        let dir = format!("hydra.run.dir=run{i}");
+        let nano = NANO.iter().filter(|arg| !arg.starts_with("+model="));
+        let args: Vec<_> = nano.chain(*model).copied().collect();
+        let more = ["trainer.max_steps=30", "lr=4e-3", &dir];
+        place.run(&[&args[..], &more].concat()).with_code(0);
+        let run = RunFolder(place.path().join(format!("run{i}")));
+        let ours = place.path().join(format!("ours{i}.safetensors"));
+        pairs.push((run.final_checkpoint(), ours));
+    }
+    let tokenizer = Tokenizer::load(&pairs[0].0, None).expect("our tokenizer");
     let ids = tokenizer.encode(TEXT).expect("ids");
-    let ours = place.path().join("ours.safetensors");
-    write_logits(&checkpoint, &ids, &ours);
+    for (checkpoint, ours) in &pairs {
+        write_logits(checkpoint, &ids, ours);
+    }
 
     let script = concat!(
         env!("CARGO_MANIFEST_DIR"),
@@ -50,22 +76,29 @@ fn transformers_computes_our_logits_from_our_checkpoint() {
     );
     let output = Command::new(python)
         .arg(script)
-        .args([&checkpoint, &ours])
+        .args(
+            pairs
+                .iter()
+                .flat_map(|(checkpoint, ours)| [checkpoint, ours]),
+        )
         .output()
         .expect("python runs");
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{stderr}");
-    let result: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let results: Vec<Value> = serde_json::from_slice(&output.stdout).expect("JSON");
 
-    let difference = result["max_abs_difference"].as_f64().expect("a number");
-    assert!(difference < 1e-4, "{result}");
-    assert!(
-        result["largest_logit"].as_f64() > Some(1.0),
-        "learned something: {result}"
-    );
-    assert_eq!(result["ids"], serde_json::json!(ids));
-    assert_eq!(result["text"], TEXT.replace("e\u{301}", "\u{e9}"));
-    assert_eq!(result["eos_token_id"], tokenizer.eos_id());
+    assert_eq!(results.len(), MODELS.len());
+    for (model, result) in MODELS.iter().zip(results) {
+        let difference = result["max_abs_difference"].as_f64().expect("a number");
+        assert!(difference < 1e-4, "{model:?}: {result}");
+        assert!(
+            result["largest_logit"].as_f64() > Some(1.0),
+            "{model:?} learned something: {result}"
+        );
+        assert_eq!(result["ids"], serde_json::json!(ids));
+        assert_eq!(result["text"], TEXT.replace("e\u{301}", "\u{e9}"));
+        assert_eq!(result["eos_token_id"], tokenizer.eos_id());
+    }
 }
 
 /// The interpreter, if it has what the test needs.
@@ -89,10 +122,12 @@ fn python() -> Option<PathBuf> {
 fn write_logits(checkpoint: &Path, ids: &[u32], path: &Path) {
     let config = std::fs::read_to_string(checkpoint.join("config.json")).expect("config.json");
     let config: Value = serde_json::from_str(&config).expect("JSON");
-    let config = Qwen2Config::from_hf(&config).expect("a Qwen2");
-    let model = Qwen2ForCausalLM::new(config).expect("a model");
+    let class = config["architectures"][0].as_str().expect("a class");
+    let mut entries = TABLE.entries().iter();
+    let entry = entries.find(|entry| entry.name.ends_with(class));
+    let model = (entry.expect("a model of ours").build.from_hf)(&config).expect("a model");
     let weights = Weights::open(checkpoint).expect("weights");
-    let params = tt_trainers::load_params(&model, &weights, Device::Cpu).expect("parameters");
+    let params = tt_trainers::load_params(&*model, &weights, Device::Cpu).expect("parameters");
 
     let input = Tensor::from_slice(ids, (1, ids.len()), Device::Cpu).expect("ids");
     let input = Input::rows(input).expect("input");

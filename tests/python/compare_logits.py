@@ -1,9 +1,10 @@
-"""Loads a checkpoint of ours with transformers and compares its logits with ours.
+"""Loads checkpoints of ours with transformers and compares their logits with ours.
 
-usage: compare_logits.py CHECKPOINT OURS
+usage: compare_logits.py CHECKPOINT OURS [CHECKPOINT OURS ...]
 
 OURS is a safetensors file with input_ids [B, T] (i64) and logits [B, T, V] (f32), and the text that the first row's ids
-encode in its metadata. Prints one JSON object: max_abs_difference, and the ids that AutoTokenizer makes of the text.
+encode in its metadata. Prints a JSON object for each pair, in a list: max_abs_difference, and the ids that AutoTokenizer makes of
+the text.
 """
 
 import json
@@ -14,7 +15,7 @@ from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 
-def main(checkpoint, ours):
+def compare(checkpoint, ours):
     with safe_open(ours, framework="pt") as file:
         input_ids = file.get_tensor("input_ids")
         logits = file.get_tensor("logits")
@@ -25,15 +26,15 @@ def main(checkpoint, ours):
         theirs = model(input_ids).logits
 
     tokenizer = AutoTokenizer.from_pretrained(checkpoint)
-    result = {
+    return {
         "max_abs_difference": (theirs - logits).abs().max().item(),
         "largest_logit": theirs.abs().max().item(),
         "ids": tokenizer(text)["input_ids"],
         "text": tokenizer.decode(tokenizer(text)["input_ids"]),
         "eos_token_id": tokenizer.eos_token_id,
     }
-    print(json.dumps(result))
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    arguments = iter(sys.argv[1:])
+    print(json.dumps([compare(*pair) for pair in zip(arguments, arguments)]))

@@ -1,0 +1,74 @@
+//! Every option of every config group that comes with the program.
+
+use std::path::Path;
+
+use crate::harness::{NANO, Place, entries};
+
+/// What must hold of every option: commands that are given what else a run needs, and the option.
+const COMMANDS: [&[&str]; 1] = [&["--cfg", "job", "--resolve"]];
+
+/// `group=option` for each YAML in a folder under `configs/`.
+fn choices() -> Vec<String> {
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/configs"));
+    let mut found = Vec::new();
+    let mut folders: Vec<_> = entries(root).into_iter().filter(|it| it.is_dir()).collect();
+    while let Some(folder) = folders.pop() {
+        let group = folder.strip_prefix(root).expect("under configs/");
+        for path in entries(&folder) {
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let option = path.file_stem().expect("a file name").display();
+            found.push(format!("{}={option}", group.display()));
+        }
+    }
+    found
+}
+
+#[test]
+fn every_option_composes() {
+    let choices = choices();
+    assert!(
+        choices.contains(&"model=llama3.2-1b".to_owned()),
+        "{choices:?}"
+    );
+    let place = Place::new();
+    for choice in &choices {
+        let group = choice.split('=').next().expect("a group");
+        let rest = ["model=qwen2", "trainer=lm", "data.path=given"]
+            .into_iter()
+            .filter(|other| other.split('=').next() != Some(group));
+        let arguments: Vec<&str> = rest.chain([choice.as_str()]).collect();
+        for command in COMMANDS {
+            place.run(&[&arguments[..], command].concat()).with_code(0);
+        }
+    }
+}
+
+#[test]
+fn every_family_of_models_trains_and_generates() {
+    for model in ["llama", "qwen3"] {
+        let place = Place::new();
+        let chosen = format!("+model={model}");
+        let args: Vec<_> = NANO
+            .iter()
+            .map(|&arg| {
+                if arg.starts_with("+model=") {
+                    &*chosen
+                } else {
+                    arg
+                }
+            })
+            .chain(["trainer.max_steps=2", "hydra.run.dir=run"])
+            .collect();
+        place.run(&args).with_code(0);
+        let generate = [
+            "generate",
+            "checkpoint=run",
+            "prompt=Long ago",
+            "max_new_tokens=8",
+        ];
+        place.run(&generate).with_code(0).prints("Long ago");
+    }
+}
