@@ -109,7 +109,7 @@ pub const TABLE: Table<BuildModel> = Table::new(
     &[
         entry::<LlamaConfig>(
             "llama.LlamaForCausalLM",
-            "Llama 2 and 3: RMSNorm, grouped-query attention, RoPE, SwiGLU, no biases",
+            "Llama 2 and 3: RMSNorm, grouped-query attention, RoPE, SwiGLU",
         ),
         entry::<Qwen2Config>(
             "qwen2.Qwen2ForCausalLM",

@@ -36,10 +36,11 @@ fn every_option_composes() {
     let place = Place::new();
     for choice in &choices {
         let group = choice.split('=').next().expect("a group");
-        let rest = ["model=qwen2", "trainer=lm", "data.path=given"]
+        let given = (choice == "data=text").then_some("data.path=given");
+        let rest = ["model=qwen2", "trainer=lm"]
             .into_iter()
             .filter(|other| other.split('=').next() != Some(group));
-        let arguments: Vec<&str> = rest.chain([choice.as_str()]).collect();
+        let arguments: Vec<&str> = rest.chain([choice.as_str()]).chain(given).collect();
         for command in COMMANDS {
             place.run(&[&arguments[..], command].concat()).with_code(0);
         }

@@ -123,7 +123,8 @@ fn write_logits(checkpoint: &Path, ids: &[u32], path: &Path) {
     let config = std::fs::read_to_string(checkpoint.join("config.json")).expect("config.json");
     let config: Value = serde_json::from_str(&config).expect("JSON");
     let class = config["architectures"][0].as_str().expect("a class");
-    let mut entries = TABLE.entries().iter();
+    let models = TABLE;
+    let mut entries = models.entries().iter();
     let entry = entries.find(|entry| entry.name.ends_with(class));
     let model = (entry.expect("a model of ours").build.from_hf)(&config).expect("a model");
     let weights = Weights::open(checkpoint).expect("weights");
