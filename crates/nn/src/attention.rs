@@ -40,6 +40,8 @@ impl AttentionShape {
             kv_heads: heads,
             head_dim,
             qkv_bias: false,
+            output_bias: false,
+            qk_norm_eps: None,
             window: None,
             init_std: 0.02,
         }

@@ -103,7 +103,7 @@ on_each_device! {
 on_each_device! {
     fn attention_with_a_cache_continues_attention_without(device) {
         let shape = AttentionShape {
-            hidden: 32, heads: 4, kv_heads: 2, head_dim: 8, qkv_bias: true, window: None, init_std: 0.3,
+            kv_heads: 2, qkv_bias: true, qk_norm_eps: Some(1e-6), init_std: 0.3, ..AttentionShape::new(32, 4, 8)
         };
         let attention = SelfAttention::new(path("self_attn"), &shape);
         let params = ParamTree::init(&attention.params(), Seed::new(2), device).unwrap();
