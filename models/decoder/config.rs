@@ -119,7 +119,7 @@ impl DecoderConfig {
             return fail("num_attention_heads", why);
         }
         let head_dim = self.head_dim();
-        if head_dim == 0 || head_dim % 2 != 0 {
+        if head_dim == 0 || !head_dim.is_multiple_of(2) {
             let key = match self.head_dim {
                 Some(_) => "head_dim",
                 None => "num_attention_heads",
