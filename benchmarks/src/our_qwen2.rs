@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use tt_collators::Batch;
-use tt_models::{Model, Qwen2Config, Qwen2ForCausalLM};
+use tt_models::{DecoderConfig, Model, Qwen2Config, Qwen2ForCausalLM, SlidingWindowConfig};
 use tt_nn::ParamTree;
 use tt_optimizers::{AdamW, AdamWConfig, Schedule, ScheduleConfig, ScheduleKind, ScheduleOptions};
 use tt_tensor::{Device, Seed};
@@ -15,22 +15,25 @@ use crate::shape::Shape;
 
 /// Builds the model, its optimizer and the batch.
 pub fn step(shape: &Shape) -> Result<Step> {
-    let config = Qwen2Config {
+    let decoder = DecoderConfig {
         vocab_size: shape.vocab,
         hidden_size: shape.hidden,
         intermediate_size: shape.intermediate,
         num_hidden_layers: shape.layers,
         num_attention_heads: shape.heads,
         num_key_value_heads: shape.kv_heads,
+        head_dim: None,
         max_position_embeddings: shape.seq,
         rms_norm_eps: 1e-6,
         rope_theta: 1e6,
+        rope_scaling: None,
         tie_word_embeddings: true,
         initializer_range: 0.02,
-        use_sliding_window: false,
-        sliding_window: None,
-        max_window_layers: 0,
         hidden_dropout: 0.0,
+    };
+    let config = Qwen2Config {
+        decoder,
+        windows: SlidingWindowConfig::default(),
     };
     let model: Arc<dyn Model> = Arc::new(Qwen2ForCausalLM::new(config)?);
     let params = ParamTree::init(&model.params(), Seed::new(0), Device::Cpu)?;
