@@ -57,7 +57,8 @@ struct ModelSection<C> {
     /// The model: `file.Type`.
     #[serde(rename = "type")]
     _kind: String,
-    /// Weights to start from: a folder in Hugging Face layout, a `.safetensors` file or an index of several.
+    /// Weights to start from: a folder in Hugging Face layout, a `.safetensors` file, an index of several, or a
+    /// `.gguf` file of llama.cpp's, whose weights are dequantised.
     #[serde(default, rename = "pretrained_url")]
     _pretrained_url: Option<String>,
     /// What is run again in the backward pass; see `model.remat`.

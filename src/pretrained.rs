@@ -1,4 +1,5 @@
 //! `model.pretrained_url`: weights that a run starts from, with the `config.json` and the tokenizer beside them.
+//! A GGUF file describes its model itself.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,6 +22,7 @@ pub(crate) struct Pretrained {
     weights: Weights,
     folder: PathBuf,
     config: Option<Value>,
+    config_path: PathBuf,
 }
 
 impl Pretrained {
@@ -34,14 +36,21 @@ impl Pretrained {
         let refuse = |why: String| Diagnostics::from(section.error(format!("`{KEY}`: {why}")));
         let weights = Weights::open(&path).map_err(|error| refuse(error.to_string()))?;
         let folder = match path.is_dir() {
-            true => path,
+            true => path.clone(),
             false => path.parent().map(Path::to_owned).unwrap_or_default(),
         };
-        let config = read_config(&folder.join(CONFIG)).map_err(refuse)?;
+        let (config, config_path) = match weights.config() {
+            Some(config) => (Some(config.clone()), path),
+            None => {
+                let path = folder.join(CONFIG);
+                (read_config(&path).map_err(refuse)?, path)
+            }
+        };
         Ok(Some(Self {
             weights,
             folder,
             config,
+            config_path,
         }))
     }
 
@@ -49,8 +58,9 @@ impl Pretrained {
         self.config.as_ref()
     }
 
-    pub(crate) fn config_path(&self) -> PathBuf {
-        self.folder.join(CONFIG)
+    /// The file that says [`Pretrained::config`].
+    pub(crate) fn config_path(&self) -> &Path {
+        &self.config_path
     }
 
     /// The tokenizer that the weights were trained with, if it is there.

@@ -23,7 +23,7 @@ use tt_tensor::Tensor;
 pub use config::DecoderConfig;
 pub use window::SlidingWindowConfig;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::hf_config::HfConfig;
 use crate::{Input, Model, ModelConfig};
 
@@ -65,7 +65,14 @@ pub struct BlockOptions {
 
 impl<C: Architecture> ModelConfig for C {
     fn from_hf(config: &Value) -> Result<Self> {
-        C::read(&HfConfig(config))
+        let hf = HfConfig(config);
+        match hf.get::<String>("model_type")? {
+            Some(other) if other != C::MODEL_TYPE => {
+                let why = format!("`model_type`: `{other}`, this model is `{}`", C::MODEL_TYPE);
+                Err(Error::HfConfig(why))
+            }
+            _ => C::read(&hf),
+        }
     }
 
     fn with_training_options(mut self, ours: &Self) -> Self {

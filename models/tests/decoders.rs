@@ -48,6 +48,7 @@ fn what_would_change_the_numbers_unseen_is_refused() {
             "rope_scaling",
         ),
         (json!({"vocab_size": "many"}), "vocab_size"),
+        (json!({"model_type": "llama"}), "model_type"),
     ];
     for (extra, key) in refused {
         let message = Qwen2Config::from_hf(&config(extra)).unwrap_err();

@@ -7,6 +7,7 @@ mod command_line;
 mod completion;
 mod configs;
 mod generate;
+mod gguf;
 mod harness;
 mod hydra;
 mod inspect;

@@ -66,7 +66,7 @@ pub enum Error {
     #[error("{} is not a valid {what} file: {reason}", path.display())]
     Malformed {
         path: PathBuf,
-        /// "safetensors", "JSON", "safetensors index".
+        /// "safetensors", "JSON", "safetensors index", "GGUF".
         what: &'static str,
         reason: String,
     },

@@ -35,6 +35,7 @@ mod config;
 mod disk;
 mod error;
 mod export;
+mod gguf;
 mod layout;
 mod manifest;
 mod reader;
@@ -43,6 +44,7 @@ mod safetensors_file;
 mod strict;
 mod sys;
 mod tensor;
+mod tensor_file;
 mod weights;
 mod writer;
 

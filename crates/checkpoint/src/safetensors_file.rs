@@ -1,26 +1,35 @@
 //! One open safetensors file: the header in memory, the data read by position when asked for.
 //!
 //! Errors: `Truncated` if the file is shorter or longer than its header says, `Malformed` if it
-//! has no valid header.
+//! has no valid header, `NotAFloat` for a type that does not convert to f32.
 
 use std::{
     fs::File,
     path::{Path, PathBuf},
 };
 
-use safetensors::tensor::{Metadata, TensorInfo};
+use half::{bf16, f16};
+use safetensors::{
+    Dtype,
+    tensor::{Metadata, TensorInfo},
+};
 
 use crate::{
     error::{Error, Result},
     sys,
+    tensor::HostTensor,
+    tensor_file::TensorFile,
 };
+
+/// Bytes converted at a time by [`TensorFile::read_f32`].
+const CHUNK_BYTES: usize = 1 << 20;
 
 /// The limit of the reference implementation; a larger length means a file of another kind.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
 
 #[derive(Debug)]
 pub(crate) struct SafetensorsFile {
-    pub path: PathBuf,
+    path: PathBuf,
     file: File,
     metadata: Metadata,
     data_start: u64,
@@ -72,20 +81,82 @@ impl SafetensorsFile {
         })
     }
 
-    /// Names in the order of the data.
-    pub(crate) fn names(&self) -> Vec<String> {
-        self.metadata.offset_keys()
-    }
-
-    pub(crate) fn info(&self, name: &str) -> Option<&TensorInfo> {
-        self.metadata.info(name)
+    fn require(&self, name: &str) -> Result<&TensorInfo> {
+        self.metadata.info(name).ok_or_else(|| Error::NoTensor {
+            path: self.path.clone(),
+            name: name.to_owned(),
+            nearest: None,
+        })
     }
 
     /// Fills `buffer` from byte `offset` of the tensor's data.
-    pub(crate) fn read(&self, info: &TensorInfo, offset: usize, buffer: &mut [u8]) -> Result<()> {
+    fn read_at(&self, info: &TensorInfo, offset: usize, buffer: &mut [u8]) -> Result<()> {
         let at = self.data_start + (info.data_offsets.0 + offset) as u64;
         sys::read_exact_at(&self.file, buffer, at).map_err(|e| Error::io("read", &self.path, e))
     }
+}
+
+impl TensorFile for SafetensorsFile {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.metadata.offset_keys()
+    }
+
+    fn info(&self, name: &str) -> Option<(Dtype, &[usize])> {
+        let info = self.metadata.info(name)?;
+        Some((info.dtype, &info.shape))
+    }
+
+    fn read(&self, name: &str) -> Result<HostTensor> {
+        let info = self.require(name)?;
+        let (start, end) = info.data_offsets;
+        let mut bytes = vec![0; end - start];
+        self.read_at(info, 0, &mut bytes)?;
+        Ok(HostTensor {
+            dtype: info.dtype,
+            shape: info.shape.clone(),
+            bytes,
+        })
+    }
+
+    fn read_f32(&self, name: &str, values: &mut Vec<f32>) -> Result<()> {
+        let info = self.require(name)?;
+        let decode: fn(&[u8], &mut Vec<f32>) = match info.dtype {
+            Dtype::F32 => {
+                values.resize((info.data_offsets.1 - info.data_offsets.0) / 4, 0.0);
+                return self.read_at(info, 0, bytemuck::cast_slice_mut(values));
+            }
+            Dtype::F16 => |b, v| decode(b, v, |x| f16::from_le_bytes(x).to_f32()),
+            Dtype::BF16 => |b, v| decode(b, v, |x| bf16::from_le_bytes(x).to_f32()),
+            Dtype::F64 => |b, v| decode(b, v, |x| f64::from_le_bytes(x) as f32),
+            dtype => {
+                return Err(Error::NotAFloat {
+                    path: self.path.clone(),
+                    name: name.to_owned(),
+                    dtype,
+                });
+            }
+        };
+        let (start, end) = info.data_offsets;
+        let num_bytes = end - start;
+        values.clear();
+        values.reserve(num_bytes * 8 / info.dtype.bitsize());
+        let mut chunk = vec![0; num_bytes.min(CHUNK_BYTES)];
+        for offset in (0..num_bytes).step_by(CHUNK_BYTES) {
+            let chunk = &mut chunk[..(num_bytes - offset).min(CHUNK_BYTES)];
+            self.read_at(info, offset, chunk)?;
+            decode(chunk, values);
+        }
+        Ok(())
+    }
+}
+
+fn decode<const N: usize>(bytes: &[u8], values: &mut Vec<f32>, one: impl Fn([u8; N]) -> f32) {
+    let (elements, _) = bytes.as_chunks::<N>();
+    values.extend(elements.iter().map(|&element| one(element)));
 }
 
 /// What people have in place of a safetensors file.
@@ -93,7 +164,7 @@ fn other_kind(start: &[u8; 8]) -> Option<String> {
     let kind = match start {
         b"version " => "it is a Git LFS pointer, get the file itself with `git lfs pull`",
         [b'P', b'K', 3, 4, ..] => "it is a PyTorch archive, save it as safetensors first",
-        [b'G', b'G', b'U', b'F', ..] => "it is a GGUF file",
+        [b'G', b'G', b'U', b'F', ..] => "it is a GGUF file: give it a name that ends in .gguf",
         [b'<', ..] => "it is a web page, left by a failed download",
         _ => return None,
     };

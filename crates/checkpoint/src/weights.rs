@@ -1,4 +1,4 @@
-//! Weights on disk, of any origin: a folder, a `.safetensors` file, or a shard index.
+//! Weights on disk, of any origin: a folder, a `.safetensors` file, a shard index, or a `.gguf` file.
 //! Tensors are read one at a time, when asked for.
 
 use std::{
@@ -6,44 +6,45 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use half::{bf16, f16};
 use indexmap::IndexMap;
-use safetensors::{Dtype, tensor::TensorInfo};
+use safetensors::Dtype;
 use serde::Deserialize;
+use serde_json::Value;
 
 use crate::{
     error::{Error, Result},
+    gguf::GgufFile,
     layout, reader,
     retention::entry_names,
     safetensors_file::SafetensorsFile,
     strict::{self, Allow, StrictError},
     tensor::{HostTensor, TensorMap},
+    tensor_file::TensorFile,
 };
-
-/// Bytes converted at a time by [`Weights::read_f32`].
-const CHUNK_BYTES: usize = 1 << 20;
 
 #[derive(Debug)]
 pub struct Weights {
     path: PathBuf,
-    files: Vec<SafetensorsFile>,
+    files: Vec<Box<dyn TensorFile>>,
+    config: Option<Value>,
     /// To the index in `files`; in the order of the data, so that reading by it is sequential.
     tensors: IndexMap<String, usize>,
 }
 
 impl Weights {
     /// Reads the headers of the files at `path` and checks their sizes. `path` is a folder with
-    /// `model.safetensors` or `model.safetensors.index.json`, or one such file under any name.
+    /// `model.safetensors` or `model.safetensors.index.json`, one such file under any name, or a `.gguf` file.
     pub fn open(path: &Path) -> Result<Self> {
         if !path.is_dir() {
             return match path.extension() {
                 Some(ext) if ext == "json" => Self::open_index(path),
-                _ => Self::open_files(path, vec![SafetensorsFile::open(path)?]),
+                Some(ext) if ext == "gguf" => Self::open_gguf(path),
+                _ => Self::open_files(path, vec![boxed(SafetensorsFile::open(path)?)]),
             };
         }
         let (model, index) = (path.join(layout::MODEL), path.join(layout::INDEX));
         if model.exists() {
-            Self::open_files(path, vec![SafetensorsFile::open(&model)?])
+            Self::open_files(path, vec![boxed(SafetensorsFile::open(&model)?)])
         } else if index.exists() {
             Self::open_index(&index)
         } else {
@@ -52,6 +53,13 @@ impl Weights {
                 hint: no_weights_hint(path)?,
             })
         }
+    }
+
+    fn open_gguf(path: &Path) -> Result<Self> {
+        let file = GgufFile::open(path)?;
+        let config = Some(file.config().clone());
+        let weights = Self::open_files(path, vec![boxed(file)])?;
+        Ok(Self { config, ..weights })
     }
 
     fn open_index(path: &Path) -> Result<Self> {
@@ -80,7 +88,7 @@ impl Weights {
         }
         let files = names
             .iter()
-            .map(|name| SafetensorsFile::open(&dir.join(name)))
+            .map(|name| Ok(boxed(SafetensorsFile::open(&dir.join(name))?)))
             .collect::<Result<_>>()?;
         let weights = Self::open_files(path, files)?;
         for (name, file) in &index.weight_map {
@@ -91,19 +99,19 @@ impl Weights {
         Ok(weights)
     }
 
-    fn open_files(path: &Path, files: Vec<SafetensorsFile>) -> Result<Self> {
+    fn open_files(path: &Path, files: Vec<Box<dyn TensorFile>>) -> Result<Self> {
         let mut tensors = IndexMap::new();
         for (i, file) in files.iter().enumerate() {
             for name in file.names() {
                 if let Some(first) = tensors.insert(name.clone(), i) {
-                    let first: &SafetensorsFile = &files[first];
+                    let first: &dyn TensorFile = &*files[first];
                     return Err(Error::Malformed {
                         path: path.to_owned(),
                         what: "safetensors index",
                         reason: format!(
                             "tensor `{name}` is in both {} and {}",
-                            first.path.display(),
-                            file.path.display()
+                            first.path().display(),
+                            file.path().display()
                         ),
                     });
                 }
@@ -112,6 +120,7 @@ impl Weights {
         Ok(Self {
             path: path.to_owned(),
             files,
+            config: None,
             tensors,
         })
     }
@@ -119,6 +128,11 @@ impl Weights {
     /// The path given to [`Weights::open`].
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// What the file itself says of the model, as Hugging Face's `config.json`: only GGUF files do.
+    pub fn config(&self) -> Option<&Value> {
+        self.config.as_ref()
     }
 
     pub fn names(&self) -> impl ExactSizeIterator<Item = &str> {
@@ -130,24 +144,16 @@ impl Weights {
     }
 
     pub fn shape(&self, name: &str) -> Option<&[usize]> {
-        Some(&self.find(name)?.1.shape)
+        Some(self.info(name)?.1)
     }
 
     pub fn dtype(&self, name: &str) -> Option<Dtype> {
-        Some(self.find(name)?.1.dtype)
+        Some(self.info(name)?.0)
     }
 
-    /// One tensor as it is stored.
+    /// One tensor as it is stored; of a GGUF file, dequantised.
     pub fn read(&self, name: &str) -> Result<HostTensor> {
-        let (file, info) = self.require(name)?;
-        let (start, end) = info.data_offsets;
-        let mut bytes = vec![0; end - start];
-        file.read(info, 0, &mut bytes)?;
-        Ok(HostTensor {
-            dtype: info.dtype,
-            shape: info.shape.clone(),
-            bytes,
-        })
+        self.require(name)?.read(name)
     }
 
     /// All tensors as they are stored.
@@ -158,36 +164,9 @@ impl Weights {
     }
 
     /// Replaces the content of `values` by the tensor's, converted from F32, F16, BF16 or F64
-    /// (rounded to nearest). Needs no memory for a second copy of the tensor.
+    /// (rounded to nearest) without a second copy in memory, or dequantised.
     pub fn read_f32(&self, name: &str, values: &mut Vec<f32>) -> Result<()> {
-        let (file, info) = self.require(name)?;
-        let decode: fn(&[u8], &mut Vec<f32>) = match info.dtype {
-            Dtype::F32 => {
-                values.resize((info.data_offsets.1 - info.data_offsets.0) / 4, 0.0);
-                return file.read(info, 0, bytemuck::cast_slice_mut(values));
-            }
-            Dtype::F16 => |b, v| decode(b, v, |x| f16::from_le_bytes(x).to_f32()),
-            Dtype::BF16 => |b, v| decode(b, v, |x| bf16::from_le_bytes(x).to_f32()),
-            Dtype::F64 => |b, v| decode(b, v, |x| f64::from_le_bytes(x) as f32),
-            dtype => {
-                return Err(Error::NotAFloat {
-                    path: file.path.clone(),
-                    name: name.to_owned(),
-                    dtype,
-                });
-            }
-        };
-        let (start, end) = info.data_offsets;
-        let num_bytes = end - start;
-        values.clear();
-        values.reserve(num_bytes * 8 / info.dtype.bitsize());
-        let mut chunk = vec![0; num_bytes.min(CHUNK_BYTES)];
-        for offset in (0..num_bytes).step_by(CHUNK_BYTES) {
-            let chunk = &mut chunk[..(num_bytes - offset).min(CHUNK_BYTES)];
-            file.read(info, offset, chunk)?;
-            decode(chunk, values);
-        }
-        Ok(())
+        self.require(name)?.read_f32(name, values)
     }
 
     /// That the tensors are just those of `expected`, in name and shape, but for what `allow`
@@ -198,30 +177,29 @@ impl Weights {
         allow: &Allow<'_>,
     ) -> Result<(), StrictError> {
         let actual = self
-            .tensors
-            .iter()
-            .filter_map(|(name, &file)| Some((name.as_str(), self.files[file].info(name)?)))
-            .map(|(name, info)| (name, info.shape.as_slice()));
+            .names()
+            .filter_map(|name| Some((name, self.shape(name)?)));
         strict::check(&self.path, expected, actual, allow)
     }
 
-    fn find(&self, name: &str) -> Option<(&SafetensorsFile, &TensorInfo)> {
-        let file = &self.files[*self.tensors.get(name)?];
-        Some((file, file.info(name)?))
+    fn info(&self, name: &str) -> Option<(Dtype, &[usize])> {
+        self.files[*self.tensors.get(name)?].info(name)
     }
 
-    fn require(&self, name: &str) -> Result<(&SafetensorsFile, &TensorInfo)> {
-        self.find(name).ok_or_else(|| Error::NoTensor {
-            path: self.path.clone(),
-            name: name.to_owned(),
-            nearest: strict::nearest(name, self.names()).map(str::to_owned),
-        })
+    fn require(&self, name: &str) -> Result<&dyn TensorFile> {
+        match self.tensors.get(name) {
+            Some(&file) => Ok(&*self.files[file]),
+            None => Err(Error::NoTensor {
+                path: self.path.clone(),
+                name: name.to_owned(),
+                nearest: strict::nearest(name, self.names()).map(str::to_owned),
+            }),
+        }
     }
 }
 
-fn decode<const N: usize>(bytes: &[u8], values: &mut Vec<f32>, one: impl Fn([u8; N]) -> f32) {
-    let (elements, _) = bytes.as_chunks::<N>();
-    values.extend(elements.iter().map(|&element| one(element)));
+fn boxed(file: impl TensorFile + 'static) -> Box<dyn TensorFile> {
+    Box::new(file)
 }
 
 /// What a folder without weights has instead.

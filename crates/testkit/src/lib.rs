@@ -2,9 +2,11 @@
 //! where a test should fail.
 
 mod devices;
+mod gguf;
 mod golden;
 mod gradient;
 
 pub use devices::devices;
+pub use gguf::{gguf_metadata, write_gguf};
 pub use golden::{Case, CurvePoint, Golden, Tensors, Tolerances, relative_l2};
 pub use gradient::check_gradients;

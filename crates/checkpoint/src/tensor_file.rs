@@ -1,0 +1,24 @@
+//! What [`crate::Weights`] asks of one open file, whatever its format.
+
+use std::fmt::Debug;
+use std::path::Path;
+
+use safetensors::Dtype;
+
+use crate::{error::Result, tensor::HostTensor};
+
+/// A file of named tensors: what it holds is known, the data is read when asked for.
+pub(crate) trait TensorFile: Debug + Send + Sync {
+    fn path(&self) -> &Path;
+
+    /// Names in the order of the data.
+    fn names(&self) -> Vec<String>;
+
+    /// Type and shape as [`TensorFile::read`] gives them.
+    fn info(&self, name: &str) -> Option<(Dtype, &[usize])>;
+
+    fn read(&self, name: &str) -> Result<HostTensor>;
+
+    /// Replaces the content of `values` by the tensor's, converted to f32.
+    fn read_f32(&self, name: &str, values: &mut Vec<f32>) -> Result<()>;
+}

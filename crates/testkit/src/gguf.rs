@@ -1,0 +1,115 @@
+//! GGUF files as llama.cpp's converter makes them from a Hugging Face checkpoint: its names, keys and order of rows.
+
+use std::fs::File;
+use std::path::Path;
+
+use candle_core::Tensor;
+use candle_core::quantized::gguf_file::{self, Value};
+use candle_core::quantized::{GgmlDType, QTensor};
+use serde_json::Value as Json;
+
+/// What the converter says of a model with this `config.json`.
+pub fn gguf_metadata(config: &Json) -> Vec<(String, Value)> {
+    let architecture = config["model_type"].as_str().unwrap();
+    let mut metadata = vec![(
+        "general.architecture".to_owned(),
+        Value::String(architecture.to_owned()),
+    )];
+    for (key, name) in [
+        ("block_count", "num_hidden_layers"),
+        ("context_length", "max_position_embeddings"),
+        ("embedding_length", "hidden_size"),
+        ("feed_forward_length", "intermediate_size"),
+        ("attention.head_count", "num_attention_heads"),
+        ("attention.head_count_kv", "num_key_value_heads"),
+        ("attention.key_length", "head_dim"),
+        ("attention.value_length", "head_dim"),
+        ("rope.dimension_count", "head_dim"),
+    ] {
+        let value = Value::U32(config[name].as_u64().unwrap() as u32);
+        metadata.push((format!("{architecture}.{key}"), value));
+    }
+    for (key, name) in [
+        ("attention.layer_norm_rms_epsilon", "rms_norm_eps"),
+        ("rope.freq_base", "rope_theta"),
+    ] {
+        let value = Value::F32(config[name].as_f64().unwrap() as f32);
+        metadata.push((format!("{architecture}.{key}"), value));
+    }
+    metadata
+}
+
+/// Writes tensors that are given by Hugging Face's names; matrices as `dtype`, the rest in f32.
+pub fn write_gguf(
+    path: &Path,
+    metadata: &[(String, Value)],
+    tensors: &[(String, Tensor)],
+    dtype: GgmlDType,
+) {
+    let value = |key: &str| {
+        let found = metadata.iter().find(|(name, _)| name.ends_with(key));
+        found.map(|(_, value)| value)
+    };
+    let is_llama = value("general.architecture")
+        .is_some_and(|value| value.to_string().is_ok_and(|name| name == "llama"));
+    let count = |key| value(key).map_or(1, |value| value.to_u32().unwrap() as usize);
+    let quantized: Vec<(String, QTensor)> = tensors
+        .iter()
+        .map(|(name, tensor)| {
+            let heads = match is_llama {
+                true if name.contains("q_proj") => Some(count(".head_count")),
+                true if name.contains("k_proj") => Some(count(".head_count_kv")),
+                _ => None,
+            };
+            let tensor = heads.map_or(tensor.clone(), |heads| permuted(tensor, heads));
+            let dtype = if tensor.rank() > 1 {
+                dtype
+            } else {
+                GgmlDType::F32
+            };
+            (converted(name), QTensor::quantize(&tensor, dtype).unwrap())
+        })
+        .collect();
+    let metadata: Vec<_> = metadata.iter().map(|(k, v)| (k.as_str(), v)).collect();
+    let tensors: Vec<_> = quantized.iter().map(|(k, v)| (k.as_str(), v)).collect();
+    gguf_file::write(&mut File::create(path).unwrap(), &metadata, &tensors).unwrap();
+}
+
+/// Within each head the two halves are interleaved.
+fn permuted(tensor: &Tensor, heads: usize) -> Tensor {
+    let dims = tensor.dims().to_vec();
+    let split = (heads, 2, dims[0] / heads / 2, ());
+    let interleaved = tensor.reshape(split).unwrap().transpose(1, 2).unwrap();
+    interleaved.contiguous().unwrap().reshape(dims).unwrap()
+}
+
+fn converted(name: &str) -> String {
+    let mut name = name.replace("model.layers.", "blk.");
+    for (hf, gguf) in [
+        ("model.embed_tokens", "token_embd"),
+        ("model.norm", "output_norm"),
+        ("lm_head", "output"),
+        ("self_attn.q_proj", "attn_q"),
+        ("self_attn.k_proj", "attn_k"),
+        ("self_attn.v_proj", "attn_v"),
+        ("self_attn.o_proj", "attn_output"),
+        ("self_attn.q_norm", "attn_q_norm"),
+        ("self_attn.k_norm", "attn_k_norm"),
+        ("input_layernorm", "attn_norm"),
+        ("post_attention_layernorm", "ffn_norm"),
+        ("mlp.gate_proj", "ffn_gate"),
+        ("mlp.up_proj", "ffn_up"),
+        ("mlp.down_proj", "ffn_down"),
+    ] {
+        name = name.replace(hf, gguf);
+    }
+    name
+}
+
+#[test]
+fn halves_of_a_head_are_interleaved() {
+    let rows: Vec<f32> = (0..8).map(|row| row as f32).collect();
+    let rows = Tensor::new(rows, &candle_core::Device::Cpu).unwrap();
+    let permuted = permuted(&rows, 2).to_vec1::<f32>().unwrap();
+    assert_eq!(permuted, [0., 2., 1., 3., 4., 6., 5., 7.]);
+}
