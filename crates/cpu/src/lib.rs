@@ -31,6 +31,7 @@ mod kernels;
 mod par;
 pub mod pool;
 pub mod reference;
+pub mod scratch;
 mod simd;
 mod storage;
 

@@ -32,13 +32,9 @@ pub(crate) fn for_each_with(
     len: usize,
     f: impl Fn(usize, &mut [f32]) + Sync + Send,
 ) {
-    let threads = if is_serial(pieces, work) {
-        1
-    } else {
-        rayon::current_num_threads()
-    };
-    let len = len.next_multiple_of(CACHE_LINE);
-    let mut memory = scratch(threads * len);
+    let threads = threads(pieces, work);
+    let mut memory = scratch(scratch_len(pieces, work, len));
+    let len = memory.len() / threads;
     let shared = Shared::new(&mut memory);
     for_each(pieces, work, |piece| {
         let thread = if threads == 1 {
@@ -49,6 +45,18 @@ pub(crate) fn for_each_with(
         // SAFETY: a thread runs one task at a time, as tasks never wait for others.
         f(piece, unsafe { shared.slice(thread * len, len) });
     });
+}
+
+/// What [`for_each_with`] takes from the pool for `len` elements a call.
+pub(crate) fn scratch_len(pieces: usize, work: usize, len: usize) -> usize {
+    threads(pieces, work) * len.next_multiple_of(CACHE_LINE)
+}
+
+fn threads(pieces: usize, work: usize) -> usize {
+    match is_serial(pieces, work) {
+        true => 1,
+        false => rayon::current_num_threads(),
+    }
 }
 
 fn is_serial(pieces: usize, work: usize) -> bool {

@@ -37,8 +37,8 @@ static MISSES: AtomicUsize = AtomicUsize::new(0);
 /// Below this many elements everything is one class.
 const SMALLEST_CLASS: usize = 16;
 
-/// The smallest class that holds `len` elements.
-fn class_above(len: usize) -> usize {
+/// The smallest class that holds `len` elements: what [`take`] gives room for.
+pub fn class_above(len: usize) -> usize {
     if len <= SMALLEST_CLASS {
         return SMALLEST_CLASS;
     }

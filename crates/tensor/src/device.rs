@@ -6,8 +6,9 @@
 use std::sync::{Arc, RwLock, RwLockReadGuard};
 
 use candle_core::backend::BackendStorage;
-use candle_core::{CpuStorage, DType, Layout};
+use candle_core::{CpuStorage, DType, Layout, WithDType};
 use tt_cpu::{FusedOps, View, pool};
+use tt_meta::{MetaDevice, MetaStorage};
 
 use crate::error::{Error, Result};
 
@@ -15,11 +16,14 @@ use crate::error::{Error, Result};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Device {
     Cpu,
+    /// Holds nothing and computes nothing, but counts what the CPU would: for plans.
+    Meta(MetaDevice),
 }
 
 /// The memory of a tensor on its device.
 pub enum Storage {
     Cpu(CpuStorage),
+    Meta(MetaStorage),
 }
 
 /// A storage type of one device: candle's operations and ours.
@@ -29,22 +33,33 @@ pub(crate) trait Backend: BackendStorage + FusedOps {
     fn wrap(self) -> Storage;
 }
 
-// With a single device the patterns cannot fail; a second variant turns them into DeviceMismatch.
-impl Backend for CpuStorage {
-    fn of(storage: &Storage) -> Result<&Self> {
-        let Storage::Cpu(storage) = storage;
-        Ok(storage)
-    }
+/// Says which variant of [`Storage`] a storage type is.
+macro_rules! backend {
+    ($variant:ident, $storage:ty) => {
+        impl Backend for $storage {
+            fn of(storage: &Storage) -> Result<&Self> {
+                match storage {
+                    Storage::$variant(storage) => Ok(storage),
+                    _ => Err(Error::DeviceMismatch { op: "read" }),
+                }
+            }
 
-    fn of_mut(storage: &mut Storage) -> Result<&mut Self> {
-        let Storage::Cpu(storage) = storage;
-        Ok(storage)
-    }
+            fn of_mut(storage: &mut Storage) -> Result<&mut Self> {
+                match storage {
+                    Storage::$variant(storage) => Ok(storage),
+                    _ => Err(Error::DeviceMismatch { op: "write" }),
+                }
+            }
 
-    fn wrap(self) -> Storage {
-        Storage::Cpu(self)
-    }
+            fn wrap(self) -> Storage {
+                Storage::$variant(self)
+            }
+        }
+    };
 }
+
+backend!(Cpu, CpuStorage);
+backend!(Meta, MetaStorage);
 
 /// Runs an expression with the type name `$backend` bound to the device's storage.
 macro_rules! on_device {
@@ -52,6 +67,10 @@ macro_rules! on_device {
         match $device {
             $crate::device::Device::Cpu => {
                 type $backend = candle_core::CpuStorage;
+                $body
+            }
+            $crate::device::Device::Meta(_) => {
+                type $backend = tt_meta::MetaStorage;
                 $body
             }
         }
@@ -64,6 +83,7 @@ impl Device {
     pub fn instruction_set(self) -> &'static str {
         match self {
             Device::Cpu => tt_cpu::isa(),
+            Device::Meta(_) => "none",
         }
     }
 
@@ -71,14 +91,19 @@ impl Device {
     pub(crate) fn alloc(self, dtype: DType, len: usize) -> Output {
         let storage = match self {
             Device::Cpu => Storage::Cpu(pool::take(dtype, len)),
+            Device::Meta(device) => Storage::Meta(device.take(dtype, len)),
         };
-        Output { storage }
+        Output {
+            storage,
+            is_pooled: true,
+        }
     }
 }
 
 /// A storage being written by the operation that made it; nobody else sees it yet.
 pub(crate) struct Output {
     storage: Storage,
+    is_pooled: bool,
 }
 
 impl Output {
@@ -86,39 +111,73 @@ impl Output {
         S::of_mut(&mut self.storage)
     }
 
+    /// A storage that one of candle's operations has made.
     pub fn from_backend<S: Backend>(storage: S) -> Self {
         Self {
             storage: storage.wrap(),
+            is_pooled: false,
         }
     }
 
+    /// Copies `data` to the device.
+    pub fn upload<T: WithDType>(data: &[T], device: Device) -> Result<Self> {
+        let mut out = device.alloc(T::DTYPE, data.len());
+        // Filling a pooled vector, not a fresh one, keeps the input path of a step free of allocation.
+        out.storage = match out.storage {
+            Storage::Cpu(storage) => {
+                let mut values = T::cpu_storage_data(storage)?;
+                values.copy_from_slice(data);
+                Storage::Cpu(T::to_cpu_storage_owned(values))
+            }
+            Storage::Meta(storage) => Storage::Meta(storage),
+        };
+        Ok(out)
+    }
+
     pub fn into_buffer(self) -> Arc<Buffer> {
-        Arc::new(Buffer(RwLock::new(Some(self.storage))))
+        Arc::new(Buffer {
+            storage: RwLock::new(Some(self.storage)),
+            is_pooled: self.is_pooled,
+        })
     }
 }
 
 /// A storage shared by the tensors that view it; returns to the pool with the last of them.
-pub(crate) struct Buffer(RwLock<Option<Storage>>);
+pub(crate) struct Buffer {
+    storage: RwLock<Option<Storage>>,
+    /// What candle made goes back to the system: nothing takes it from the pool, which would only grow.
+    is_pooled: bool,
+}
 
 impl Buffer {
     /// Reads the storage. A poisoned lock means that a kernel panicked half-way: pass the panic on.
     pub fn read(&self) -> ReadGuard<'_> {
-        ReadGuard(self.0.read().expect("a kernel panicked while writing"))
+        ReadGuard(
+            self.storage
+                .read()
+                .expect("a kernel panicked while writing"),
+        )
     }
 
     /// Changes the storage in place.
     pub fn write<R>(&self, change: impl FnOnce(&mut Storage) -> Result<R>) -> Result<R> {
-        let mut guard = self.0.write().expect("a kernel panicked while writing");
+        let mut guard = self
+            .storage
+            .write()
+            .expect("a kernel panicked while writing");
         change(guard.as_mut().expect("present until dropped"))
     }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        if let Ok(slot) = self.0.get_mut() {
+        if !self.is_pooled {
+            return;
+        }
+        if let Ok(slot) = self.storage.get_mut() {
             match slot.take() {
                 Some(Storage::Cpu(storage)) => pool::give(storage),
-                None => {}
+                Some(Storage::Meta(_)) | None => {}
             }
         }
     }

@@ -35,3 +35,4 @@ pub use rng::Seed;
 pub use tape::{GradientHook, Tape};
 pub use tensor::Tensor;
 pub use tt_cpu::CrossEntropyParams;
+pub use tt_meta::{MetaDevice, Usage};

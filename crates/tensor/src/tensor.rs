@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use candle_core::{CpuStorage, DType, Layout, Shape, WithDType};
-use tt_cpu::{FusedOps, pool};
+use tt_cpu::FusedOps;
 
 use crate::device::{Buffer, Device, Output, Reading, Storage, on_device};
 use crate::error::{Error, Result};
@@ -54,14 +54,7 @@ impl Tensor {
             let why = format!("{} values for shape {shape:?}", data.len());
             return Err(Error::invalid("from_slice", why));
         }
-        let out = match device {
-            // Filling a pooled vector, not a fresh one, keeps the input path of a step free of allocation.
-            Device::Cpu => {
-                let mut values = T::cpu_storage_data(pool::take(T::DTYPE, data.len()))?;
-                values.copy_from_slice(data);
-                Output::from_backend(T::to_cpu_storage_owned(values))
-            }
-        };
+        let out = Output::upload(data, device)?;
         Ok(Self::from_output(out, T::DTYPE, device, shape))
     }
 
@@ -206,6 +199,7 @@ impl Tensor {
                 let storage: &CpuStorage = reading.guard.of()?;
                 out.extend_from_slice(&storage.as_slice::<T>()?[range]);
             }
+            Device::Meta(_) => out.resize(range.len(), T::from_f64(0.0)),
         }
         Ok(())
     }

@@ -75,6 +75,33 @@ pub(crate) fn linear(
     totals.map(|total| total as f32)
 }
 
+/// Blocks of the vocabulary.
+fn blocks(vocab: usize) -> usize {
+    vocab.div_ceil(BLOCK)
+}
+
+/// What [`linear`] takes from the pool: elements of the buffers held at once, at each moment that may be the greatest.
+pub(crate) fn linear_scratch(
+    rows: usize,
+    vocab: usize,
+    dim: usize,
+    backward: bool,
+) -> Vec<Vec<usize>> {
+    if rows == 0 {
+        return Vec::new();
+    }
+    let most = chunk_rows(rows, vocab);
+    let last = (rows - 1) % most + 1;
+    let chunks = [most.min(rows), last].map(|rows| rows.next_multiple_of(LANES));
+    let moments = chunks.map(|padded| {
+        let (logits, stats) = (vocab * padded, blocks(vocab) * 3 * padded);
+        let factors = backward.then_some(2 * padded);
+        let later = [logits, stats, padded].into_iter().chain(factors);
+        [vec![dim * padded, logits, stats], later.collect()]
+    });
+    moments.into_iter().flatten().collect()
+}
+
 struct Chunk<'a> {
     params: &'a CrossEntropyParams,
     hidden: &'a [f32],
@@ -89,10 +116,6 @@ struct Chunk<'a> {
 impl Chunk<'_> {
     fn work(&self) -> usize {
         par::product_work(&[self.labels.len(), self.vocab, self.dim])
-    }
-
-    fn blocks(&self) -> usize {
-        self.vocab.div_ceil(BLOCK)
     }
 
     fn block(&self, block: usize) -> std::ops::Range<usize> {
@@ -115,9 +138,9 @@ impl Chunk<'_> {
             col_stride: 1,
         };
         let mut logits = scratch(self.vocab * padded);
-        let mut stats = scratch(self.blocks() * 3 * padded);
+        let mut stats = scratch(blocks(self.vocab) * 3 * padded);
         let (shared_logits, shared_stats) = (Shared::new(&mut logits), Shared::new(&mut stats));
-        par::for_each(self.blocks(), self.work(), |block| {
+        par::for_each(blocks(self.vocab), self.work(), |block| {
             let range = self.block(block);
             let weight = &self.weight[range.start * dim..range.end * dim];
             let weight = Matrix {
@@ -209,7 +232,7 @@ impl Chunk<'_> {
         };
         let shared_logits = Shared::new(logits);
         let shared_dweight = dweight.map(Shared::new);
-        par::for_each(self.blocks(), self.work(), |block| {
+        par::for_each(blocks(self.vocab), self.work(), |block| {
             let range = self.block(block);
             // SAFETY: blocks have logits of their own.
             let logits = unsafe { shared_logits.slice(range.start * padded, range.len() * padded) };

@@ -54,7 +54,8 @@ pub(crate) fn batched(
     if out.is_empty() {
         return;
     }
-    let plan = Plan::new(matrix(a, batch, 0), matrix(b, batch, 0), (m, k, n));
+    let (a0, b0) = (matrix(a, batch, 0), matrix(b, batch, 0));
+    let plan = Plan::new(strides(a0), strides(b0), (m, k, n));
     let tiles = plan.tiles();
     let shared = Shared::new(out);
     let work = par::product_work(&[batches, m, k, n]);
@@ -68,6 +69,22 @@ pub(crate) fn batched(
             plan.run_tile(tile, a, b, shared, index * m * n, write, scratch);
         },
     );
+}
+
+/// Elements of scratch that [`batched`] takes; strides are (row, column).
+pub(crate) fn batched_scratch(
+    batches: usize,
+    a_strides: (usize, usize),
+    b_strides: (usize, usize),
+    (m, k, n): (usize, usize, usize),
+) -> usize {
+    let plan = Plan::new(a_strides, b_strides, (m, k, n));
+    let work = par::product_work(&[batches, m, k, n]);
+    par::scratch_len(batches * plan.tiles(), work, plan.scratch_len())
+}
+
+fn strides(matrix: Matrix) -> (usize, usize) {
+    (matrix.row_stride, matrix.col_stride)
 }
 
 /// Matrix `index` of a batch.
@@ -101,20 +118,24 @@ struct Plan {
 }
 
 impl Plan {
-    fn new(a: Matrix, b: Matrix, (m, k, n): (usize, usize, usize)) -> Self {
-        let copy_b = b.col_stride != 1;
-        let dots = m <= 4 && b.row_stride == 1 && copy_b && a.col_stride == 1;
+    fn new(
+        (_, a_col_stride): (usize, usize),
+        (b_row_stride, b_col_stride): (usize, usize),
+        (m, k, n): (usize, usize, usize),
+    ) -> Self {
+        let copy_b = b_col_stride != 1;
+        let dots = m <= 4 && b_row_stride == 1 && copy_b && a_col_stride == 1;
         let (tile_rows, tile_cols) = if dots {
             (m, 64)
         } else if copy_b {
             // All rows at once, so that each column of `b` is transposed once.
             (m.clamp(1, 4096), 64)
-        } else if a.col_stride != 1 {
+        } else if a_col_stride != 1 {
             (384, narrow_cols())
         } else {
             (192, 256)
         };
-        let tile_cols = if a.col_stride == 1 {
+        let tile_cols = if a_col_stride == 1 {
             tile_cols
         } else {
             tile_cols.min(narrow_cols())

@@ -13,8 +13,9 @@ pub(crate) fn sum_rows(x: &[f32], out: &mut [f32], write: Write) {
     if cols == 0 {
         return;
     }
-    let (rows_per_piece, pieces) = par::cut(x.len() / cols, 32, 64);
-    let mut partials = scratch(pieces * cols);
+    let rows = x.len() / cols;
+    let (rows_per_piece, pieces) = pieces_of(rows);
+    let mut partials = scratch(sum_rows_scratch(rows, cols));
     let shared = par::Shared::new(&mut partials);
     par::for_each(pieces, x.len(), |piece| {
         // SAFETY: each piece has a row of partial sums of its own.
@@ -25,6 +26,16 @@ pub(crate) fn sum_rows(x: &[f32], out: &mut [f32], write: Write) {
         add_rows(rows, sums);
     });
     combine(&partials, out, write);
+}
+
+/// Rows a piece, and pieces.
+fn pieces_of(rows: usize) -> (usize, usize) {
+    par::cut(rows, 32, 64)
+}
+
+/// Elements of scratch that [`sum_rows`] takes.
+pub(crate) fn sum_rows_scratch(rows: usize, cols: usize) -> usize {
+    pieces_of(rows).1 * cols
 }
 
 /// Adds the rows of `partials` to `out`, or to zero, in order.

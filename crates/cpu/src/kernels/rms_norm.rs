@@ -27,6 +27,19 @@ pub(crate) fn forward(x: &[f32], weight: &[f32], eps: f32, y: &mut [f32], inv_rm
     });
 }
 
+/// Rows a piece of the backward pass, and pieces.
+fn pieces_of(rows: usize) -> (usize, usize) {
+    par::cut(rows, 16, 64)
+}
+
+/// Elements of scratch that [`backward`] takes.
+pub(crate) fn backward_scratch(rows: usize, dim: usize, dweight: bool) -> usize {
+    match dweight {
+        true => pieces_of(rows).1 * dim,
+        false => 0,
+    }
+}
+
 pub(crate) fn backward(
     x: &[f32],
     weight: &[f32],
@@ -36,8 +49,8 @@ pub(crate) fn backward(
     dweight: Option<(&mut [f32], Write)>,
 ) {
     let (dim, rows) = (weight.len(), inv_rms.len());
-    let (per_piece, pieces) = par::cut(rows, 16, 64);
-    let mut partials = scratch(if dweight.is_some() { pieces * dim } else { 0 });
+    let (per_piece, pieces) = pieces_of(rows);
+    let mut partials = scratch(backward_scratch(rows, dim, dweight.is_some()));
     let shared_dx = dx.map(Shared::new);
     let shared_partials = dweight.is_some().then(|| Shared::new(&mut partials[..]));
     par::for_each(pieces, x.len(), |piece| {

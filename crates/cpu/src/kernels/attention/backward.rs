@@ -21,6 +21,19 @@ pub(crate) struct Saved<'a> {
     pub lse: &'a [f32],
 }
 
+fn tasks(p: &AttentionParams) -> usize {
+    p.batch * p.kv_heads
+}
+
+fn scratch_per_thread(p: &AttentionParams) -> usize {
+    2 * (p.head_dim + KEYS) * QUERIES
+}
+
+/// Elements of scratch that [`backward`] takes.
+pub(crate) fn backward_scratch(p: &AttentionParams) -> usize {
+    par::scratch_len(tasks(p), work(p), scratch_per_thread(p))
+}
+
 pub(crate) fn backward(
     p: &AttentionParams,
     saved: Saved,
@@ -36,30 +49,24 @@ pub(crate) fn backward(
         dk: Shared::new(dk),
         dv: Shared::new(dv),
     };
-    let scratch_len = 2 * (p.head_dim + KEYS) * QUERIES;
-    par::for_each_with(
-        p.batch * p.kv_heads,
-        work(p),
-        scratch_len,
-        |task, scratch| {
-            let (b, kv_head) = (task / p.kv_heads, task % p.kv_heads);
-            for j in 0..p.keys {
-                let at = ((b * p.keys + j) * p.kv_heads + kv_head) * p.head_dim;
-                // SAFETY: tasks have a key/value head of a batch of their own.
-                unsafe {
-                    grads.dk.slice(at, p.head_dim).fill(0.0);
-                    grads.dv.slice(at, p.head_dim).fill(0.0);
-                }
+    par::for_each_with(tasks(p), work(p), scratch_per_thread(p), |task, scratch| {
+        let (b, kv_head) = (task / p.kv_heads, task % p.kv_heads);
+        for j in 0..p.keys {
+            let at = ((b * p.keys + j) * p.kv_heads + kv_head) * p.head_dim;
+            // SAFETY: tasks have a key/value head of a batch of their own.
+            unsafe {
+                grads.dk.slice(at, p.head_dim).fill(0.0);
+                grads.dv.slice(at, p.head_dim).fill(0.0);
             }
-            let group = p.heads / p.kv_heads;
-            for head in kv_head * group..(kv_head + 1) * group {
-                for index in 0..QueryBlock::count(p) {
-                    let block = QueryBlock::new(p, b, index);
-                    one_block(p, &saved, &grads, head, kv_head, block, scratch);
-                }
+        }
+        let group = p.heads / p.kv_heads;
+        for head in kv_head * group..(kv_head + 1) * group {
+            for index in 0..QueryBlock::count(p) {
+                let block = QueryBlock::new(p, b, index);
+                one_block(p, &saved, &grads, head, kv_head, block, scratch);
             }
-        },
-    );
+        }
+    });
 }
 
 struct Gradients<'a> {

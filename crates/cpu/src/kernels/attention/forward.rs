@@ -22,17 +22,24 @@ pub(crate) fn forward(
 ) {
     let blocks = QueryBlock::count(p);
     let (out, lse) = (Shared::new(out), Shared::new(lse));
-    let scratch_len = (2 * p.head_dim + KEYS) * QUERIES;
-    par::for_each_with(
-        p.batch * p.heads * blocks,
-        work(p),
-        scratch_len,
-        |task, scratch| {
-            let (index, head) = (task % blocks, task / blocks % p.heads);
-            let block = QueryBlock::new(p, task / blocks / p.heads, index);
-            one_block(p, q, k, v, segments, head, block, out, lse, scratch);
-        },
-    );
+    par::for_each_with(tasks(p), work(p), scratch_per_thread(p), |task, scratch| {
+        let (index, head) = (task % blocks, task / blocks % p.heads);
+        let block = QueryBlock::new(p, task / blocks / p.heads, index);
+        one_block(p, q, k, v, segments, head, block, out, lse, scratch);
+    });
+}
+
+fn tasks(p: &AttentionParams) -> usize {
+    p.batch * p.heads * QueryBlock::count(p)
+}
+
+fn scratch_per_thread(p: &AttentionParams) -> usize {
+    (2 * p.head_dim + KEYS) * QUERIES
+}
+
+/// Elements of scratch that [`forward`] takes.
+pub(crate) fn forward_scratch(p: &AttentionParams) -> usize {
+    par::scratch_len(tasks(p), work(p), scratch_per_thread(p))
 }
 
 #[allow(clippy::too_many_arguments)]

@@ -17,8 +17,8 @@
 mod backward;
 mod forward;
 
-pub(crate) use backward::{Saved, backward};
-pub(crate) use forward::forward;
+pub(crate) use backward::{Saved, backward, backward_scratch};
+pub(crate) use forward::{forward, forward_scratch};
 
 use super::elementwise::scale_piece;
 use super::matmul::{Matrix, Target, copy, gemm};

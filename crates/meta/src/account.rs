@@ -1,0 +1,225 @@
+//! The device, its storages, and the account of what they would hold.
+//!
+//! A process on the CPU holds two kinds of buffers. Those from the pool are kept when they are given back, for the next
+//! request of their size class: of each class as many as were ever live at once ([`Usage::pool_bytes`]). Those that
+//! candle's own operations make go back to the system. The peak counts both.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Mutex, MutexGuard};
+
+use candle_core::DType;
+use tt_cpu::pool::class_above;
+
+/// What has been allocated and computed on a device so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Elements of the storages that exist, without what size classes add.
+    pub live_bytes: u64,
+    /// The most that was ever live at once.
+    pub peak_live_bytes: u64,
+    /// Held by the pool, handed out or not, size classes included.
+    pub pool_bytes: u64,
+    /// The most that was ever held at once, by the pool and beside it.
+    pub peak_bytes: u64,
+    /// Floating-point operations of matrix products and attention, an addition and a multiplication counting as two.
+    /// Element-wise operations are left out, as is usual: they are bound by memory.
+    pub flops: u64,
+}
+
+/// Buffers of one class.
+#[derive(Default)]
+struct Class {
+    live: u64,
+    most: u64,
+}
+
+#[derive(Default)]
+struct Account {
+    usage: Usage,
+    classes: HashMap<(DType, usize), Class>,
+    /// Live, and not from the pool.
+    unpooled_bytes: u64,
+}
+
+/// A device without memory; each has an account of its own. Equal to its copies only.
+#[derive(Clone, Copy)]
+pub struct MetaDevice(&'static Mutex<Account>);
+
+/// A storage without elements; leaves the account when it is dropped.
+pub struct MetaStorage {
+    device: MetaDevice,
+    dtype: DType,
+    len: usize,
+    is_pooled: bool,
+}
+
+impl MetaDevice {
+    /// With an empty account, which is never freed: a device can be copied like a number, and a process needs few.
+    #[expect(
+        clippy::new_without_default,
+        reason = "two defaults would not be equal"
+    )]
+    pub fn new() -> Self {
+        Self(Box::leak(Box::default()))
+    }
+
+    pub fn usage(self) -> Usage {
+        self.account().usage
+    }
+
+    /// `len` elements from the pool.
+    pub fn take(self, dtype: DType, len: usize) -> MetaStorage {
+        self.storage(dtype, len, true)
+    }
+
+    /// `len` elements beside the pool, as candle's operations make them.
+    pub(crate) fn fresh(self, dtype: DType, len: usize) -> MetaStorage {
+        self.storage(dtype, len, false)
+    }
+
+    /// Takes f32 scratch of these lengths from the pool at once, and gives it back.
+    pub(crate) fn scratch(self, lens: &[usize]) {
+        let held: Vec<_> = lens.iter().map(|len| self.take(DType::F32, *len)).collect();
+        drop(held);
+    }
+
+    pub(crate) fn count_flops(self, flops: usize) {
+        self.account().usage.flops += flops as u64;
+    }
+
+    fn storage(self, dtype: DType, len: usize, is_pooled: bool) -> MetaStorage {
+        let storage = MetaStorage {
+            device: self,
+            dtype,
+            len,
+            is_pooled,
+        };
+        self.account().enter(&storage);
+        storage
+    }
+
+    fn account(self) -> MutexGuard<'static, Account> {
+        self.0.lock().expect("no panic while counting")
+    }
+}
+
+impl Account {
+    fn enter(&mut self, storage: &MetaStorage) {
+        let bytes = storage.bytes();
+        let usage = &mut self.usage;
+        usage.live_bytes += bytes;
+        usage.peak_live_bytes = usage.peak_live_bytes.max(usage.live_bytes);
+        if storage.is_pooled {
+            let class = self.classes.entry(storage.class()).or_default();
+            class.live += 1;
+            if class.live > class.most {
+                class.most = class.live;
+                usage.pool_bytes += storage.class_bytes();
+            }
+        } else {
+            self.unpooled_bytes += bytes;
+        }
+        usage.peak_bytes = usage.peak_bytes.max(usage.pool_bytes + self.unpooled_bytes);
+    }
+
+    fn leave(&mut self, storage: &MetaStorage) {
+        let bytes = storage.bytes();
+        self.usage.live_bytes -= bytes;
+        if storage.is_pooled {
+            self.classes.entry(storage.class()).or_default().live -= 1;
+        } else {
+            self.unpooled_bytes -= bytes;
+        }
+    }
+}
+
+impl MetaStorage {
+    pub(crate) fn on(&self) -> MetaDevice {
+        self.device
+    }
+
+    pub(crate) fn device_ref(&self) -> &MetaDevice {
+        &self.device
+    }
+
+    pub(crate) fn kind(&self) -> DType {
+        self.dtype
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    fn class(&self) -> (DType, usize) {
+        (self.dtype, class_above(self.len))
+    }
+
+    fn class_bytes(&self) -> u64 {
+        (class_above(self.len) * self.dtype.size_in_bytes()) as u64
+    }
+
+    fn bytes(&self) -> u64 {
+        (self.len * self.dtype.size_in_bytes()) as u64
+    }
+}
+
+impl Drop for MetaStorage {
+    fn drop(&mut self) {
+        self.device.account().leave(self);
+    }
+}
+
+impl PartialEq for MetaDevice {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self.0, other.0)
+    }
+}
+
+impl Eq for MetaDevice {}
+
+impl fmt::Debug for MetaDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Meta")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_given_back_serves_the_next_request_of_its_class() {
+        let device = MetaDevice::new();
+        let class_bytes = 4 * class_above(1000) as u64;
+        for _ in 0..3 {
+            drop(device.take(DType::F32, 1000));
+        }
+        assert_eq!(device.usage().pool_bytes, class_bytes);
+        let both = [1000, 999].map(|len| device.take(DType::F32, len));
+        assert_eq!(device.usage().pool_bytes, 2 * class_bytes);
+        assert_eq!(device.usage().live_bytes, 4 * 1999);
+        drop(both);
+        let after = device.usage();
+        assert_eq!((after.live_bytes, after.pool_bytes), (0, 2 * class_bytes));
+    }
+
+    #[test]
+    fn what_candle_makes_is_not_kept() {
+        let device = MetaDevice::new();
+        for _ in 0..3 {
+            drop(device.fresh(DType::BF16, 100));
+        }
+        let usage = device.usage();
+        assert_eq!((usage.peak_bytes, usage.pool_bytes), (200, 0));
+        assert_eq!(usage.live_bytes, 0);
+    }
+
+    #[test]
+    fn devices_have_accounts_of_their_own() {
+        let (a, b) = (MetaDevice::new(), MetaDevice::new());
+        let _held = a.take(DType::F32, 1);
+        assert_eq!(b.usage(), Usage::default());
+        assert!(a == a && a != b);
+    }
+}

@@ -1,0 +1,186 @@
+//! [`FusedOps`]: operands are already checked by who calls, outputs are there; what is left is the scratch that the
+//! kernel would take and the work it would do. An element-wise operation does nothing.
+
+use candle_core::{Layout, Result};
+use tt_cpu::{
+    AdamWParams, AttentionParams, CrossEntropyParams, FusedOps, RngKey, View, Write, scratch,
+};
+
+use crate::MetaStorage;
+
+type Meta<'a> = View<'a, MetaStorage>;
+
+impl FusedOps for MetaStorage {
+    fn fill(&mut self, _: usize, _: f32) -> Result<()> {
+        Ok(())
+    }
+
+    fn add_into(_: Meta, _: Meta, _: &mut Self) -> Result<()> {
+        Ok(())
+    }
+
+    fn axpy(&mut self, _: f32, _: Meta) -> Result<()> {
+        Ok(())
+    }
+
+    fn scale(&mut self, _: usize, _: f32, _: Option<Meta>) -> Result<()> {
+        Ok(())
+    }
+
+    fn matmul_into((a, a_layout): Meta, (_, b_layout): Meta, _: &mut Self, _: Write) -> Result<()> {
+        a.on()
+            .scratch(scratch::matmul(a_layout, b_layout).as_slice());
+        let n = b_layout.dims().last().copied().unwrap_or(1);
+        a.on().count_flops(2 * elements(a_layout) * n);
+        Ok(())
+    }
+
+    fn broadcast_row_into(_: Meta, _: usize, _: &mut Self) -> Result<()> {
+        Ok(())
+    }
+
+    fn sum_rows_into((x, layout): Meta, rows: usize, _: &mut Self, _: Write) -> Result<()> {
+        let cols = elements(layout) / rows.max(1);
+        if cols > 0 {
+            x.on().scratch(&[scratch::sum_rows(rows, cols)]);
+        }
+        Ok(())
+    }
+
+    fn sum_squares_into(_: Meta, _: &mut Self, _: usize) -> Result<()> {
+        Ok(())
+    }
+
+    fn rms_norm(_: Meta, _: Meta, _: f32, _: &mut Self, _: &mut Self) -> Result<()> {
+        Ok(())
+    }
+
+    fn rms_norm_backward(
+        (x, layout): Meta,
+        _: Meta,
+        _: Meta,
+        _: Meta,
+        _: Option<&mut Self>,
+        dweight: Option<(&mut Self, Write)>,
+    ) -> Result<()> {
+        let (rows, dim) = rows_and_cols(layout);
+        let len = scratch::rms_norm_backward(rows, dim, dweight.is_some());
+        x.on().scratch(&[len]);
+        Ok(())
+    }
+
+    fn rope(_: Meta, _: Meta, _: Meta, _: Meta, _: bool, _: &mut Self) -> Result<()> {
+        Ok(())
+    }
+
+    fn swiglu(_: Meta, _: Meta, _: &mut Self) -> Result<()> {
+        Ok(())
+    }
+
+    fn swiglu_backward(_: Meta, _: Meta, _: Meta, _: &mut Self, _: &mut Self) -> Result<()> {
+        Ok(())
+    }
+
+    fn attention(
+        params: &AttentionParams,
+        (q, _): Meta,
+        _: Meta,
+        _: Meta,
+        _: Option<(Meta, Meta)>,
+        _: &mut Self,
+        _: &mut Self,
+    ) -> Result<()> {
+        q.on().scratch(&[scratch::attention(params)]);
+        q.on().count_flops(2 * product_of_scores(params)); // q k^T, p v
+        Ok(())
+    }
+
+    fn attention_backward(
+        params: &AttentionParams,
+        (q, _): Meta,
+        _: Meta,
+        _: Meta,
+        _: Option<(Meta, Meta)>,
+        _: Meta,
+        _: Meta,
+        _: Meta,
+        _: &mut Self,
+        _: &mut Self,
+        _: &mut Self,
+    ) -> Result<()> {
+        q.on().scratch(&[scratch::attention_backward(params)]);
+        q.on().count_flops(5 * product_of_scores(params)); // q k^T again, dp, dv, dk, dq
+        Ok(())
+    }
+
+    fn linear_cross_entropy(
+        _: &CrossEntropyParams,
+        (hidden, hidden_layout): Meta,
+        (_, weight_layout): Meta,
+        _: Meta,
+        _: &mut Self,
+        dhidden: Option<&mut Self>,
+        dweight: Option<&mut Self>,
+    ) -> Result<()> {
+        let ((rows, dim), (vocab, _)) =
+            (rows_and_cols(hidden_layout), rows_and_cols(weight_layout));
+        let gradients = [dhidden.is_some(), dweight.is_some()].map(usize::from);
+        let products = 1 + gradients[0] + gradients[1];
+        for held in scratch::linear_cross_entropy(rows, vocab, dim, products > 1) {
+            hidden.on().scratch(&held);
+        }
+        hidden.on().count_flops(products * 2 * rows * dim * vocab);
+        Ok(())
+    }
+
+    fn embedding(_: Meta, _: Meta, _: &mut Self) -> Result<()> {
+        Ok(())
+    }
+
+    fn embedding_backward(_: Meta, _: Meta, _: &mut Self) -> Result<()> {
+        Ok(())
+    }
+
+    fn dropout(_: Meta, _: f32, _: RngKey, _: &mut Self) -> Result<()> {
+        Ok(())
+    }
+
+    fn fill_normal(&mut self, _: usize, _: f32, _: f32, _: RngKey) -> Result<()> {
+        Ok(())
+    }
+
+    fn fill_uniform(&mut self, _: usize, _: f32, _: f32, _: RngKey) -> Result<()> {
+        Ok(())
+    }
+
+    fn adamw_step(
+        _: &AdamWParams,
+        _: &mut Self,
+        _: Meta,
+        _: Meta,
+        _: &mut Self,
+        _: &mut Self,
+    ) -> Result<()> {
+        Ok(())
+    }
+}
+
+fn elements(layout: &Layout) -> usize {
+    layout.shape().elem_count()
+}
+
+fn rows_and_cols(layout: &Layout) -> (usize, usize) {
+    let cols = layout.dims().last().copied().unwrap_or(1);
+    (elements(layout) / cols.max(1), cols)
+}
+
+/// FLOPs of one product over the scores that are seen by position, all in one segment.
+fn product_of_scores(p: &AttentionParams) -> usize {
+    let past = p.keys.saturating_sub(p.queries);
+    let seen = |query: usize| {
+        let last = if p.causal { query + past + 1 } else { p.keys };
+        p.window.map_or(last, |window| window.min(last))
+    };
+    let scores: usize = (0..p.queries).map(seen).sum();
+    2 * p.batch * p.heads * p.head_dim * scores
+}
