@@ -1,0 +1,185 @@
+//! A run rehearsed on a device without memory: what it will hold and compute, before anything is allocated.
+//!
+//! The run's own model, trainer and optimizer make their steps, on [`Device::Meta`]. So whatever decides how much a step
+//! takes (remat, adapters, precision, accumulation, a plug-in's own operations) is in the figures without being
+//! modelled a second time here.
+
+use std::sync::Arc;
+
+use tt_collators::Batch;
+use tt_engine::{Limits, Sampler, Sampling, generate};
+use tt_models::Model;
+use tt_nn::ParamTree;
+use tt_optimizers::{MakeOptimizer, Schedule};
+use tt_tensor::{Device, MetaDevice, Seed, Tensor};
+
+use crate::Trainer;
+use crate::config::TrainerConfig;
+use crate::error::Result;
+use crate::training::Training;
+use crate::validation::validate;
+
+/// What a run is made of, its data left out.
+pub struct Rehearsal {
+    pub model: Arc<dyn Model>,
+    pub trainer: Box<dyn Trainer>,
+    pub make_optimizer: MakeOptimizer,
+    pub config: TrainerConfig,
+    pub sequence_length: usize,
+}
+
+/// What a run takes. Bytes, unless a name says otherwise.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Footprint {
+    pub parameters: Vec<ParameterCount>,
+    pub weights: u64,
+    /// Of all trainable parameters, held from the first micro-batch to the optimizer's step.
+    pub gradients: u64,
+    pub optimizer: u64,
+    /// What the forward pass of a micro-batch keeps for its backward pass, the batch included.
+    pub activations: u64,
+    /// The most that tensors take at once, buffers kept for reuse included; at least the four above.
+    pub tensors: u64,
+    /// The copy of the run that a checkpoint is written from while training goes on.
+    pub snapshot: u64,
+    /// The most of tensors and snapshot together.
+    pub peak: u64,
+    /// What a checkpoint takes on disk: the model's file or files, and the optimizer's.
+    pub checkpoint_model: u64,
+    pub checkpoint_optimizer: u64,
+    /// Matrix products and attention of an optimizer step, recomputation included.
+    pub flops_per_step: u64,
+}
+
+/// One parameter's path and number of elements.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParameterCount {
+    pub path: String,
+    pub elements: u64,
+    pub is_trainable: bool,
+}
+
+impl Rehearsal {
+    pub fn run(self) -> Result<Footprint> {
+        let meta = MetaDevice::new();
+        let device = Device::Meta(meta);
+        let live = || meta.usage().live_bytes;
+
+        let params = ParamTree::init(&self.model.params(), Seed::new(0), device)?;
+        let weights = live();
+        let optimizer_state = (self.make_optimizer)(&params)?;
+        let optimizer = live() - weights;
+        let mut trainer = self.trainer;
+        let mut training = Training::new(
+            self.model,
+            optimizer_state,
+            params,
+            Schedule::new(&self.config.lr_scheduler, u64::MAX),
+            self.config.max_grad_norm,
+            Seed::new(0),
+            device,
+        );
+        trainer.post_init(&mut training)?;
+
+        // A step taken apart: what there is between the two passes, and what the passes leave.
+        let batch = batch(self.config.micro_batch_size, self.sequence_length);
+        let before = live();
+        let activations = std::cell::Cell::new(0);
+        let totals = training.accumulate(std::slice::from_ref(&batch), |fwd, model, batch| {
+            let loss = trainer.loss(fwd, model, batch)?;
+            activations.set(live() - before);
+            Ok(loss)
+        })?;
+        let gradients = training.params.iter().filter_map(|(_, p)| p.grad());
+        let gradients = gradients.map(|grad| bytes(&grad)).sum();
+        training.apply(totals)?;
+
+        // The second micro-batch adds to the gradients of the first, and so do all after it.
+        let micro_batches = self.config.global_batch_size / self.config.micro_batch_size;
+        let mut flops_of_step = |count: usize| -> Result<u64> {
+            let (batches, before) = (vec![batch.clone(); count], meta.usage().flops);
+            trainer.train_step(&mut training, &batches)?.read()?;
+            Ok(meta.usage().flops - before)
+        };
+        let mut flops_per_step = flops_of_step(1)?;
+        if micro_batches > 1 {
+            let more = flops_of_step(2)? - flops_per_step;
+            flops_per_step += more * (micro_batches as u64 - 1);
+        }
+
+        validate(&training, &*trainer, std::slice::from_ref(&batch))?;
+        let while_training = meta.usage().peak_bytes;
+        let (checkpoint_model, checkpoint_optimizer, largest) = copies(&training);
+        let snapshot = checkpoint_model + checkpoint_optimizer + largest;
+        if self.config.sample.count > 0 {
+            sample(&training, &self.config)?;
+        }
+        let tensors = meta.usage().peak_bytes;
+        Ok(Footprint {
+            parameters: count(&training.params),
+            weights,
+            gradients,
+            optimizer,
+            activations: activations.get(),
+            tensors,
+            snapshot,
+            // The last checkpoint is complete before the first continuation is made.
+            peak: tensors.max(while_training + snapshot),
+            checkpoint_model,
+            checkpoint_optimizer,
+            flops_per_step,
+        })
+    }
+}
+
+/// Rows of one document each, every position counting.
+fn batch(rows: usize, seq_len: usize) -> Batch {
+    let len = rows * seq_len;
+    let positions = (0..seq_len as u32).cycle().take(len);
+    Batch {
+        rows,
+        seq_len,
+        input_ids: vec![0; len],
+        labels: vec![0; len],
+        segment_ids: vec![1; len],
+        position_ids: positions.collect(),
+        num_targets: rows * (seq_len - 1),
+        ..Batch::default()
+    }
+}
+
+fn bytes(tensor: &Tensor) -> u64 {
+    (tensor.elem_count() * tensor.dtype().size_in_bytes()) as u64
+}
+
+/// What a snapshot copies of the model and of the optimizer, and the largest tensor, which it holds twice.
+fn copies(training: &Training) -> (u64, u64, u64) {
+    let model = training.params.iter().map(|(_, p)| bytes(&p.value()));
+    let model: Vec<u64> = model.collect();
+    let slots = training.optimizer.slots();
+    let slots: Vec<u64> = slots.iter().map(|slot| bytes(&slot.value)).collect();
+    let largest = model.iter().chain(&slots).max().copied().unwrap_or(0);
+    (model.iter().sum(), slots.iter().sum(), largest)
+}
+
+fn sample(training: &Training, config: &TrainerConfig) -> Result<()> {
+    let mut sampler = Sampler::new(Sampling::Greedy, Seed::new(0));
+    let limits = Limits {
+        max_new_tokens: config.sample.max_new_tokens,
+        eos: None,
+    };
+    let longest = training.model.max_positions();
+    let prompt = vec![0; config.sample.prompt_tokens.min(longest)];
+    let (model, params) = (&*training.model, &training.params);
+    generate(model, params, &prompt, &mut sampler, &limits)?;
+    Ok(())
+}
+
+fn count(params: &ParamTree) -> Vec<ParameterCount> {
+    let count = params.iter().map(|(spec, parameter)| ParameterCount {
+        path: spec.path.clone(),
+        elements: spec.shape.iter().product::<usize>() as u64,
+        is_trainable: parameter.is_trainable(),
+    });
+    count.collect()
+}
