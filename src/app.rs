@@ -130,10 +130,12 @@ impl App {
                             eprintln!("note: {note}");
                         }
                         run(Invocation {
-                            groups: composer.groups(),
                             plugins: self.plugins,
                             composition,
+                            composer,
+                            overrides: args.overrides,
                             arguments: args.raw,
+                            plan: args.plan,
                         })
                     }
                 }

@@ -7,6 +7,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use crate::commands::plan::{self, PlanOptions};
 use crate::commands::show::{Info, Show};
 use crate::commands::{self, Command};
 use crate::completion::Completion;
@@ -40,6 +41,7 @@ pub(crate) struct Args {
     pub(crate) raw: Vec<String>,
     /// The run folder whose config is used instead of one composed.
     pub(crate) rerun: Option<PathBuf>,
+    pub(crate) plan: PlanOptions,
     completion: Option<Completion>,
     help: bool,
     hydra_help: bool,
@@ -76,9 +78,10 @@ pub(crate) enum UsageError {
     },
     #[error("flags `{0}` and `{1}` exclude each other")]
     Excluded(&'static str, &'static str),
-    #[error("`{flag}` is for `train`, not for `{command}`")]
-    ForTrain {
+    #[error("`{flag}` is for `{owner}`, not for `{command}`")]
+    ForOther {
         flag: &'static str,
+        owner: &'static str,
         command: &'static str,
     },
     #[error("`{0}` composes no config: it takes neither --cfg nor --info")]
@@ -105,6 +108,12 @@ struct Flag {
 
 /// A value that a flag does not take; says what it would.
 struct BadValue(&'static str);
+
+const MEMORY: &str = "--memory";
+const JSON: &str = "--json";
+
+/// Flags that Hydra does not have.
+const OWN: &[&str] = &["--version", MEMORY, JSON];
 
 /// A short form may have two letters, as in Hydra; so switches cannot be bundled.
 const FLAGS: &[Flag] = &[
@@ -222,6 +231,28 @@ const FLAGS: &[Flag] = &[
         about: "Run again what a run folder has recorded, in a new folder",
         set: |args, value| {
             args.rerun = Some(value.into());
+            Ok(())
+        },
+    },
+    Flag {
+        long: MEMORY,
+        short: None,
+        value: Some("SIZE"),
+        about: "With plan: what the run may take, such as 24GB [default: this machine's]",
+        set: |args, value| {
+            let bytes =
+                plan::parse_bytes(&value).ok_or(BadValue("a size such as 24GB or 512MiB"))?;
+            args.plan.memory_bytes = Some(bytes);
+            Ok(())
+        },
+    },
+    Flag {
+        long: JSON,
+        short: None,
+        value: None,
+        about: "With plan: print JSON",
+        set: |args, _| {
+            args.plan.json = true;
             Ok(())
         },
     },
@@ -421,13 +452,20 @@ impl Args {
                 }
             }
         }
-        for (flag, is_given) in [
-            ("--multirun", self.multirun),
-            (rerun::FLAG, self.rerun.is_some()),
+        let (train, plan) = (commands::TRAIN.name, commands::PLAN.name);
+        for (flag, owner, is_given) in [
+            ("--multirun", train, self.multirun),
+            (rerun::FLAG, train, self.rerun.is_some()),
+            (MEMORY, plan, self.plan.memory_bytes.is_some()),
+            (JSON, plan, self.plan.json),
         ] {
-            if is_given && command.name != commands::TRAIN.name {
-                let command = command.name;
-                return Err(UsageError::ForTrain { flag, command });
+            let command = command.name;
+            if is_given && command != owner {
+                return Err(UsageError::ForOther {
+                    flag,
+                    owner,
+                    command,
+                });
             }
         }
         Ok(Request::Run(command, self))
@@ -448,7 +486,7 @@ impl Args {
 
 /// The flags that Hydra has as well, as the help text shows them.
 pub(crate) fn hydra_flags() -> impl Iterator<Item = (String, &'static str)> {
-    let flags = FLAGS.iter().filter(|flag| flag.long != "--version");
+    let flags = FLAGS.iter().filter(|flag| !OWN.contains(&flag.long));
     flags.map(|flag| (flag.usage(), flag.about))
 }
 
@@ -627,6 +665,14 @@ mod tests {
         assert_eq!(
             message(&["generate", "-m"]),
             "`--multirun` is for `train`, not for `generate`"
+        );
+        assert_eq!(
+            message(&["--json"]),
+            "`--json` is for `plan`, not for `train`"
+        );
+        assert_eq!(
+            message(&["plan", "--memory=much"]),
+            "`much` is not a value of `--memory`: a size such as 24GB or 512MiB"
         );
     }
 

@@ -39,13 +39,17 @@ impl Setup {
         let Invocation {
             composition,
             plugins,
-            groups,
+            composer,
             ..
         } = invocation;
         let mut problems = Problems::default();
         let config = problems.take(composition.extract::<AppConfig>(""));
         if config.is_some() {
-            problems.take(require(&["model", "trainer"], composition, groups));
+            problems.take(require(
+                &["model", "trainer"],
+                composition,
+                &composer.groups(),
+            ));
         }
         for result in [
             check_kwargs(composition, "data.dataset", "url", &DATASETS),
@@ -74,14 +78,19 @@ impl Setup {
         }
     }
 
+    /// Checks what needs no data to be seen: that the trainer's keys fit together, and the rows the model.
+    pub(crate) fn check(&self, composition: &Composition) -> Result<(), Diagnostics> {
+        self.check_trainer(composition)?;
+        self.check_length(composition)
+    }
+
     /// Opens the data, and checks that data, model, trainer and the checkpoint to go on from fit together.
     pub(crate) fn open_data(
         &self,
         composition: &Composition,
         checkpoint: Option<&Checkpoint>,
     ) -> Result<Pipeline, Diagnostics> {
-        self.check_trainer(composition)?;
-        self.check_length(composition)?;
+        self.check(composition)?;
         // One trained afresh would differ as soon as the data does, and the embedding would not be of its tokens.
         let trained_with = checkpoint
             .map(|checkpoint| checkpoint.dir().join(TOKENIZER))
@@ -341,16 +350,19 @@ impl Problems {
 mod tests {
     use super::*;
     use crate::cli::Args;
+    use crate::commands::plan::PlanOptions;
     use crate::configs;
 
     fn read(overrides: &[&str]) -> Result<Setup, String> {
         let composer = configs::composer(&Args::default(), &[], "default").expect("folders");
         let composition = composer.compose(overrides).map_err(|e| e.to_string())?;
         let invocation = Invocation {
-            groups: composer.groups(),
             plugins: Plugins::built_in(),
-            arguments: Vec::new(),
             composition,
+            composer,
+            overrides: Vec::new(),
+            arguments: Vec::new(),
+            plan: PlanOptions::default(),
         };
         Setup::read(&invocation).map_err(|e| e.to_string())
     }

@@ -4,14 +4,15 @@
 //! takes (remat, adapters, precision, accumulation, a plug-in's own operations) is in the figures without being
 //! modelled a second time here.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use tt_collators::Batch;
 use tt_engine::{Limits, Sampler, Sampling, generate};
 use tt_models::Model;
-use tt_nn::ParamTree;
-use tt_optimizers::{MakeOptimizer, Schedule};
-use tt_tensor::{Device, MetaDevice, Seed, Tensor};
+use tt_nn::{ParamTree, Recompute};
+use tt_optimizers::{Optimizer, Schedule};
+use tt_tensor::{Device, MetaDevice, Precision, Seed, Tensor};
 
 use crate::Trainer;
 use crate::config::TrainerConfig;
@@ -19,12 +20,18 @@ use crate::error::Result;
 use crate::training::Training;
 use crate::validation::validate;
 
-/// What a run is made of, its data left out.
+/// What a run is made of, its data left out; tensors are on `device`.
 pub struct Rehearsal {
+    pub device: MetaDevice,
     pub model: Arc<dyn Model>,
+    pub params: ParamTree,
     pub trainer: Box<dyn Trainer>,
-    pub make_optimizer: MakeOptimizer,
+    pub optimizer: Box<dyn Optimizer>,
     pub config: TrainerConfig,
+    /// Modules that are run again in the backward pass.
+    pub recompute: Option<Arc<dyn Recompute>>,
+    /// What products are computed in.
+    pub precision: Precision,
     pub sequence_length: usize,
 }
 
@@ -38,15 +45,13 @@ pub struct Footprint {
     pub optimizer: u64,
     /// What the forward pass of a micro-batch keeps for its backward pass, the batch included.
     pub activations: u64,
-    /// The most that tensors take at once, buffers kept for reuse included; at least the four above.
+    /// The most that tensors take at once, with kernels' scratch and buffers kept for reuse.
     pub tensors: u64,
-    /// The copy of the run that a checkpoint is written from while training goes on.
+    /// The copy of weights and optimizer that a checkpoint is written from while training goes on, and the largest
+    /// tensor once more, from which the copy is being made.
     pub snapshot: u64,
     /// The most of tensors and snapshot together.
     pub peak: u64,
-    /// What a checkpoint takes on disk: the model's file or files, and the optimizer's.
-    pub checkpoint_model: u64,
-    pub checkpoint_optimizer: u64,
     /// Matrix products and attention of an optimizer step, recomputation included.
     pub flops_per_step: u64,
 }
@@ -61,30 +66,31 @@ pub struct ParameterCount {
 
 impl Rehearsal {
     pub fn run(self) -> Result<Footprint> {
-        let meta = MetaDevice::new();
-        let device = Device::Meta(meta);
-        let live = || meta.usage().live_bytes;
-
-        let params = ParamTree::init(&self.model.params(), Seed::new(0), device)?;
-        let weights = live();
-        let optimizer_state = (self.make_optimizer)(&params)?;
-        let optimizer = live() - weights;
-        let mut trainer = self.trainer;
+        let Self {
+            device,
+            mut trainer,
+            config,
+            sequence_length,
+            ..
+        } = self;
+        let live = || device.usage().live_bytes;
         let mut training = Training::new(
             self.model,
-            optimizer_state,
-            params,
-            Schedule::new(&self.config.lr_scheduler, u64::MAX),
-            self.config.max_grad_norm,
+            self.optimizer,
+            self.params,
+            Schedule::new(&config.lr_scheduler, u64::MAX),
+            config.max_grad_norm,
             Seed::new(0),
-            device,
+            Device::Meta(device),
         );
+        training.recompute = self.recompute;
+        training.precision = self.precision;
         trainer.post_init(&mut training)?;
 
         // A step taken apart: what there is between the two passes, and what the passes leave.
-        let batch = batch(self.config.micro_batch_size, self.sequence_length);
+        let batch = batch(config.micro_batch_size, sequence_length);
         let before = live();
-        let activations = std::cell::Cell::new(0);
+        let activations = Cell::new(0);
         let totals = training.accumulate(std::slice::from_ref(&batch), |fwd, model, batch| {
             let loss = trainer.loss(fwd, model, batch)?;
             activations.set(live() - before);
@@ -95,11 +101,11 @@ impl Rehearsal {
         training.apply(totals)?;
 
         // The second micro-batch adds to the gradients of the first, and so do all after it.
-        let micro_batches = self.config.global_batch_size / self.config.micro_batch_size;
+        let micro_batches = config.global_batch_size / config.micro_batch_size;
         let mut flops_of_step = |count: usize| -> Result<u64> {
-            let (batches, before) = (vec![batch.clone(); count], meta.usage().flops);
-            trainer.train_step(&mut training, &batches)?.read()?;
-            Ok(meta.usage().flops - before)
+            let (batches, before) = (vec![batch.clone(); count], device.usage().flops);
+            trainer.train_step(&mut training, &batches)?;
+            Ok(device.usage().flops - before)
         };
         let mut flops_per_step = flops_of_step(1)?;
         if micro_batches > 1 {
@@ -108,13 +114,21 @@ impl Rehearsal {
         }
 
         validate(&training, &*trainer, std::slice::from_ref(&batch))?;
-        let while_training = meta.usage().peak_bytes;
-        let (checkpoint_model, checkpoint_optimizer, largest) = copies(&training);
-        let snapshot = checkpoint_model + checkpoint_optimizer + largest;
-        if self.config.sample.count > 0 {
-            sample(&training, &self.config)?;
+        let while_training = device.usage().peak_bytes;
+        let weights: Vec<u64> = training
+            .params
+            .iter()
+            .map(|(_, p)| bytes(&p.value()))
+            .collect();
+        let slots = training.optimizer.slots();
+        let slots: Vec<u64> = slots.iter().map(|slot| bytes(&slot.value)).collect();
+        let largest = weights.iter().chain(&slots).max().copied().unwrap_or(0);
+        let (weights, optimizer) = (weights.iter().sum(), slots.iter().sum());
+        let snapshot = weights + optimizer + largest;
+        if config.sample.count > 0 {
+            sample(&training, &config)?;
         }
-        let tensors = meta.usage().peak_bytes;
+        let tensors = device.usage().peak_bytes;
         Ok(Footprint {
             parameters: count(&training.params),
             weights,
@@ -125,8 +139,6 @@ impl Rehearsal {
             snapshot,
             // The last checkpoint is complete before the first continuation is made.
             peak: tensors.max(while_training + snapshot),
-            checkpoint_model,
-            checkpoint_optimizer,
             flops_per_step,
         })
     }
@@ -150,16 +162,6 @@ fn batch(rows: usize, seq_len: usize) -> Batch {
 
 fn bytes(tensor: &Tensor) -> u64 {
     (tensor.elem_count() * tensor.dtype().size_in_bytes()) as u64
-}
-
-/// What a snapshot copies of the model and of the optimizer, and the largest tensor, which it holds twice.
-fn copies(training: &Training) -> (u64, u64, u64) {
-    let model = training.params.iter().map(|(_, p)| bytes(&p.value()));
-    let model: Vec<u64> = model.collect();
-    let slots = training.optimizer.slots();
-    let slots: Vec<u64> = slots.iter().map(|slot| bytes(&slot.value)).collect();
-    let largest = model.iter().chain(&slots).max().copied().unwrap_or(0);
-    (model.iter().sum(), slots.iter().sum(), largest)
 }
 
 fn sample(training: &Training, config: &TrainerConfig) -> Result<()> {

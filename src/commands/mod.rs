@@ -2,24 +2,47 @@
 
 mod generate;
 pub(crate) mod inspect;
+pub(crate) mod plan;
 pub(crate) mod show;
 mod train;
 
 use std::process::ExitCode;
 
-use tt_config::Composition;
+use tt_config::{Composer, Composition, Diagnostics};
 
-use crate::configs::Groups;
+use crate::commands::plan::PlanOptions;
 use crate::failure::Failure;
+use crate::migration;
 use crate::plugins::Plugins;
 
 /// What a subcommand works from.
 pub(crate) struct Invocation {
     pub(crate) composition: Composition,
     pub(crate) plugins: Plugins,
-    pub(crate) groups: Groups,
-    /// As the user gave them.
+    /// What the composition was made by, and from which overrides.
+    pub(crate) composer: Composer,
+    pub(crate) overrides: Vec<String>,
+    /// All arguments, as the user gave them.
     pub(crate) arguments: Vec<String>,
+    /// What only `plan` takes.
+    pub(crate) plan: PlanOptions,
+}
+
+impl Invocation {
+    /// The same with more overrides.
+    pub(crate) fn with(&self, more: &[String]) -> Result<Self, Diagnostics> {
+        let overrides = [self.overrides.as_slice(), more].concat();
+        let mut composition = self.composer.compose(&overrides)?;
+        migration::apply(&mut composition, &self.plugins);
+        Ok(Self {
+            composition,
+            plugins: self.plugins.clone(),
+            composer: self.composer.clone(),
+            overrides,
+            arguments: self.arguments.clone(),
+            plan: self.plan,
+        })
+    }
 }
 
 /// A subcommand.
@@ -61,6 +84,16 @@ pub(crate) const TRAIN: Command = Command {
     },
 };
 
+/// What says before a run what it will take.
+pub(crate) const PLAN: Command = Command {
+    name: "plan",
+    about: "Say what a run will take, without making it: memory, FLOPs, checkpoints",
+    work: Work::Composed {
+        config_name: ROOT_CONFIG,
+        run: plan::run,
+    },
+};
+
 const GENERATE: Command = Command {
     name: "generate",
     about: "Continue a prompt: checkpoint=DIR prompt=TEXT",
@@ -76,4 +109,4 @@ const INSPECT: Command = Command {
     work: Work::Plain(inspect::run),
 };
 
-pub(crate) const TABLE: &[Command] = &[TRAIN, GENERATE, INSPECT];
+pub(crate) const TABLE: &[Command] = &[TRAIN, PLAN, GENERATE, INSPECT];

@@ -237,7 +237,7 @@ fn resumed(
 }
 
 /// The modules that `model.remat` names; `None` if none is.
-fn recompute(
+pub(super) fn recompute(
     config: &AppConfig,
     model: &dyn Model,
     params: &ParamTree,

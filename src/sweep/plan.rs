@@ -12,6 +12,7 @@ use serde_json::{Value as Json, json};
 use tt_config::{Composer, Composition, Diagnostic, Diagnostics, Missing, Node, Value};
 
 use crate::commands::Invocation;
+use crate::commands::plan::PlanOptions;
 use crate::failure::Failure;
 use crate::migration;
 use crate::plugins::Plugins;
@@ -63,10 +64,12 @@ impl Plan {
                 composition.set(key, Value::Int(num as i128));
             }
             let invocation = Invocation {
-                groups: composer.groups(),
                 plugins: plugins.clone(),
                 composition,
+                composer: composer.clone(),
+                overrides: Vec::new(),
                 arguments: Vec::new(),
+                plan: PlanOptions::default(),
             };
             if let Err(found) = Setup::read(&invocation) {
                 add_new(&mut problems, found);

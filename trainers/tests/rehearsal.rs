@@ -48,7 +48,7 @@ fn train(device: Device) -> Result<(Training, [usize; 3])> {
     );
     let mut trainer = LMTrainer::new(0.0, 0.0);
     let batches = batches();
-    trainer.train_step(&mut training, &batches)?.read()?;
+    trainer.train_step(&mut training, &batches)?;
     let totals = training.accumulate(&batches, |fwd, model, batch| {
         trainer.loss(fwd, model, batch)
     })?;
@@ -67,7 +67,7 @@ fn train(device: Device) -> Result<(Training, [usize; 3])> {
             .map(|slot| slot.value.elem_count())
             .sum(),
     ];
-    training.apply(totals)?.read()?;
+    training.apply(totals)?;
     Ok((training, sizes.map(|elements: usize| 4 * elements)))
 }
 

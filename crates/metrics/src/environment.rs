@@ -20,8 +20,13 @@ pub fn environment() -> Value {
             "num_cores": thread::available_parallelism().ok(),
             "features": cpu_features(),
         },
-        "memory_bytes": proc_kb("/proc/meminfo", "MemTotal:"),
+        "memory_bytes": memory_bytes(),
     })
+}
+
+/// The machine's memory; `None` where the system does not tell.
+pub fn memory_bytes() -> Option<u64> {
+    proc_kb("/proc/meminfo", "MemTotal:")
 }
 
 /// The most memory this process has held so far; `None` where the system does not tell.

@@ -1,0 +1,117 @@
+//! `tpu-train plan`: what the run that the same command line would train takes, without allocating it.
+//!
+//! The run is rehearsed on a device without memory ([`tt_trainers::Rehearsal`]), so everything that shapes it is in the
+//! figures. The data set is not opened: rows count as full, of `data.sequence_length` tokens.
+
+mod fit;
+mod report;
+
+use std::process::ExitCode;
+
+use tt_nn::ParamTree;
+use tt_tensor::{Device, MetaDevice, Precision, Seed};
+use tt_trainers::{Footprint, Rehearsal, TrainerConfig};
+
+use crate::commands::{Invocation, train};
+use crate::failure::Failure;
+use crate::out;
+use crate::setup::Setup;
+
+pub(crate) use report::parse_bytes;
+
+/// What the command line may say besides overrides.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PlanOptions {
+    pub(crate) json: bool,
+    /// What the run may take; `None`: what the machine has.
+    pub(crate) memory_bytes: Option<u64>,
+}
+
+/// What a process holds besides tensors: the program, its threads, a tokenizer, prefetched batches. Measured on runs of
+/// a model of 0.1 M parameters with the embedded stories; data that is held in memory comes on top.
+const PROCESS_BYTES: u64 = 24 << 20;
+
+/// A run and what it takes.
+struct Plan {
+    model: String,
+    trainer: TrainerConfig,
+    sequence_length: usize,
+    footprint: Footprint,
+    /// Activations of the same run without remat, if it has any.
+    activations_without_remat: Option<u64>,
+}
+
+pub(crate) fn run(invocation: Invocation) -> Result<ExitCode, Failure> {
+    // Kernels take scratch for each thread.
+    Setup::read(&invocation)?.config.device.start_threads()?;
+    let plan = Plan::of(&invocation)?;
+    let options = invocation.plan;
+    let memory = options.memory_bytes.or_else(tt_metrics::memory_bytes);
+    let fit = memory.map(|memory| fit::check(&invocation, &plan, memory));
+    out::text(match options.json {
+        true => report::json(&plan, fit.as_ref()),
+        false => report::table(&plan, fit.as_ref()),
+    });
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Plan {
+    fn of(invocation: &Invocation) -> Result<Self, Failure> {
+        let composition = &invocation.composition;
+        let setup = Setup::read(invocation)?;
+        setup.check(composition)?;
+        let remats = setup.config.model.as_ref();
+        let remats = remats.is_some_and(|it| !it.remat.activation_checkpoint_layers.is_empty());
+        let model = composition.section("model").section("type").text()?;
+        let trainer = setup.trainer_config.clone();
+        let sequence_length = setup.config.data.sequence_length;
+        let footprint = rehearse(setup, invocation, true)?;
+        let activations_without_remat = match remats {
+            true => Some(rehearse(Setup::read(invocation)?, invocation, false)?.activations),
+            false => None,
+        };
+        Ok(Self {
+            model,
+            trainer,
+            sequence_length,
+            footprint,
+            activations_without_remat,
+        })
+    }
+
+    fn peak_bytes(&self) -> u64 {
+        self.footprint.peak + PROCESS_BYTES
+    }
+}
+
+fn rehearse(setup: Setup, invocation: &Invocation, with_remat: bool) -> Result<Footprint, Failure> {
+    let Setup {
+        config,
+        model,
+        trainer,
+        trainer_config,
+        make_optimizer,
+        ..
+    } = setup;
+    let meta = MetaDevice::new();
+    // Weights to start from would have the same shapes, so there is no need to read them.
+    let params = ParamTree::init(&model.params(), Seed::new(0), Device::Meta(meta));
+    let params = params.map_err(Failure::run)?;
+    let recompute = match with_remat {
+        true => train::recompute(&config, &*model, &params, &invocation.composition)?,
+        false => None,
+    };
+    let optimizer = make_optimizer(&params).map_err(Failure::run)?;
+    let rehearsal = Rehearsal {
+        device: meta,
+        model,
+        params,
+        trainer,
+        optimizer,
+        config: trainer_config,
+        recompute,
+        precision: Precision::F32,
+        sequence_length: config.data.sequence_length,
+    };
+    rehearsal.run().map_err(Failure::run)
+}
