@@ -1,9 +1,9 @@
-//! The modules of a model, found by running it once on a single token.
+//! The modules of a model, found by running it on one token, on the device without memory.
 
 use std::sync::{Arc, Mutex};
 
 use tt_nn::{Forward, ModulePath, ParamTree, Recompute};
-use tt_tensor::{Seed, Tape, Tensor};
+use tt_tensor::{Device, MetaDevice, Seed, Tape, Tensor};
 
 use crate::error::Result;
 use crate::{Input, Model};
@@ -20,11 +20,12 @@ impl Recompute for Roll {
     }
 }
 
-/// All modules by path and class, in the order in which they are entered. Costs a forward pass of one token.
-pub fn modules(model: &dyn Model, params: &ParamTree) -> Result<Vec<(ModulePath, &'static str)>> {
+/// All modules by path and class, in the order in which they are entered. Nothing is allocated.
+pub fn modules(model: &dyn Model) -> Result<Vec<(ModulePath, &'static str)>> {
+    let device = Device::Meta(MetaDevice::new());
+    let params = ParamTree::init(&model.params(), Seed::new(0), device)?;
     let (roll, tape) = (Arc::new(Roll::default()), Tape::new());
-    let fwd = Forward::training(params, &tape, Seed::new(0)).with_recompute(roll.clone());
-    let device = model.head(&fwd)?.device();
+    let fwd = Forward::training(&params, &tape, Seed::new(0)).with_recompute(roll.clone());
     let token = Tensor::from_slice(&[0u32], (1, 1), device)?;
     model.hidden_states(&fwd, &Input::rows(token)?)?;
     tape.reset();

@@ -96,10 +96,6 @@ impl Remat {
     pub fn modules(&self) -> impl Iterator<Item = &ModulePath> {
         self.0.iter()
     }
-
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
 }
 
 impl Recompute for Remat {

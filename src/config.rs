@@ -45,7 +45,8 @@ pub(crate) struct AppConfig {
     #[serde(default)]
     pub(crate) debug: bool,
     /// The model.
-    pub(crate) model: Option<ModelConfig>,
+    #[serde(rename = "model")]
+    _model: Option<ModelConfig>,
     /// How it is trained.
     pub(crate) trainer: Option<TrainerConfig>,
     /// What it is trained on.
@@ -63,10 +64,10 @@ pub(crate) struct AppConfig {
 
 /// What all models have in common; the other keys are those of the type.
 #[derive(Debug, Deserialize, JsonSchema)]
-pub(crate) struct ModelConfig {
+struct ModelConfig {
     /// What is run again in the backward pass, to save memory.
-    #[serde(default)]
-    pub(crate) remat: RematConfig,
+    #[serde(default, rename = "remat")]
+    _remat: RematConfig,
     #[serde(flatten)]
     _of_its_type: Map<String, Value>,
 }

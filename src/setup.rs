@@ -13,7 +13,9 @@ use tt_collators::{BuildCollator, Pipeline, PipelineOptions};
 use tt_config::{Composition, Diagnostic, Diagnostics, Table};
 use tt_data::{DATASETS, DataError, Tokenizer};
 use tt_models::Model;
+use tt_nn::Recompute;
 use tt_optimizers::MakeOptimizer;
+use tt_remat::{Remat, RematConfig};
 use tt_trainers::{Trainer, TrainerConfig};
 
 use crate::commands::Invocation;
@@ -26,6 +28,8 @@ use crate::pretrained::{self, Pretrained, TOKENIZER};
 pub(crate) struct Setup {
     pub(crate) config: AppConfig,
     pub(crate) model: Arc<dyn Model>,
+    /// The modules that `model.remat` names, if it names any.
+    pub(crate) recompute: Option<Arc<dyn Recompute>>,
     pub(crate) pretrained: Option<Pretrained>,
     pub(crate) trainer_config: TrainerConfig,
     pub(crate) collators: Table<BuildCollator>,
@@ -70,6 +74,7 @@ impl Setup {
                 trainer_config,
                 collators: plugins.collators.clone(),
                 model: parts.model,
+                recompute: parts.recompute,
                 pretrained: parts.pretrained,
                 trainer: parts.trainer,
                 make_optimizer: parts.make_optimizer,
@@ -241,6 +246,7 @@ fn require(
 /// What the groups `model` and `trainer` name.
 struct Parts {
     model: Arc<dyn Model>,
+    recompute: Option<Arc<dyn Recompute>>,
     pretrained: Option<Pretrained>,
     trainer: Box<dyn Trainer>,
     make_optimizer: MakeOptimizer,
@@ -256,8 +262,10 @@ impl Parts {
         if let Some(pretrained) = &pretrained {
             problems.take(pretrained.check(&*model, composition));
         }
+        let recompute = problems.take(build_remat(composition, &*model))?;
         Some(Self {
             model,
+            recompute,
             pretrained,
             trainer: trainer?,
             make_optimizer: make_optimizer?,
@@ -293,6 +301,23 @@ fn build_model(
     let entry = plugins.models.choose(&section)?;
     let section = section.describe(plugins.models.subject(entry));
     (entry.build.from_config)(&section, hf_config)
+}
+
+fn build_remat(
+    composition: &Composition,
+    model: &dyn Model,
+) -> Result<Option<Arc<dyn Recompute>>, Diagnostics> {
+    let section = composition.section("model.remat");
+    let config: RematConfig = section.extract()?;
+    if config.activation_checkpoint_layers.is_empty() {
+        return Ok(None);
+    }
+    let layers = section.section("activation_checkpoint_layers");
+    let refuse = |why: String| Diagnostics::from(layers.error(why));
+    let modules = tt_models::modules(model).map_err(|error| refuse(error.to_string()))?;
+    let remat = Remat::new(&config, &modules, &model.blocks());
+    let remat = remat.map_err(|error| refuse(error.to_string()))?;
+    Ok(Some(Arc::new(remat)))
 }
 
 fn build_trainer(

@@ -2,22 +2,19 @@
 
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use serde_json::Value as Json;
 use tt_checkpoint::Checkpoint;
 use tt_collators::Pipeline;
-use tt_config::{Composition, Diagnostics, Missing, Node, Value};
+use tt_config::{Composition, Missing, Node, Value};
 use tt_data::DataError;
 use tt_metrics::{Console, Jsonl, Metrics};
 use tt_models::Model;
-use tt_nn::{ParamTree, Recompute};
-use tt_remat::Remat;
+use tt_nn::ParamTree;
 use tt_tensor::{Device, Precision, Seed};
 use tt_trainers::{Ending, StopFlag, TrainJob, load_params};
 
 use crate::commands::Invocation;
-use crate::config::AppConfig;
 use crate::ending::conclude;
 use crate::failure::Failure;
 use crate::origins::{self, ORIGINS};
@@ -66,6 +63,7 @@ fn train(
     let Setup {
         config,
         model,
+        recompute,
         pretrained,
         trainer_config,
         trainer,
@@ -82,7 +80,6 @@ fn train(
         }
     };
     let num_parameters = params.elem_count();
-    let recompute = recompute(&config, &*model, &params, composition)?;
     let optimizer = make_optimizer(&params).map_err(Failure::run)?;
     let first_step = checkpoint.as_ref().map_or(0, Checkpoint::step);
     let console = Console::new(
@@ -234,25 +231,6 @@ fn resumed(
     }
     let weights = checkpoint.model().map_err(Failure::request)?;
     load_params(model, &weights, device).map_err(Failure::request)
-}
-
-/// The modules that `model.remat` names; `None` if none is.
-pub(super) fn recompute(
-    config: &AppConfig,
-    model: &dyn Model,
-    params: &ParamTree,
-    composition: &Composition,
-) -> Result<Option<Arc<dyn Recompute>>, Failure> {
-    let remat = config.model.as_ref().map(|model| &model.remat);
-    let Some(remat) = remat.filter(|remat| !remat.activation_checkpoint_layers.is_empty()) else {
-        return Ok(None);
-    };
-    let modules = tt_models::modules(model, params).map_err(Failure::run)?;
-    let remat = Remat::new(remat, &modules, &model.blocks()).map_err(|error| {
-        let key = composition.section("model.remat.activation_checkpoint_layers");
-        Diagnostics::from(key.error(error.to_string()))
-    })?;
-    Ok(Some(Arc::new(remat)))
 }
 
 /// A configuration or a checkpoint that does not fit was a wrong request; anything else is a failed run.

@@ -90,12 +90,12 @@ fn pass(params: &ParamTree, model: &dyn Model, remat: Option<Arc<Remat>>) -> Pas
     }
 }
 
-fn remat(model: &dyn Model, params: &ParamTree, names: &[&str], every: usize) -> Arc<Remat> {
+fn remat(model: &dyn Model, names: &[&str], every: usize) -> Arc<Remat> {
     let config = RematConfig {
         activation_checkpoint_layers: names.iter().map(|name| (*name).to_owned()).collect(),
         every,
     };
-    let modules = modules(model, params).unwrap();
+    let modules = modules(model).unwrap();
     Arc::new(Remat::new(&config, &modules, &model.blocks()).unwrap())
 }
 
@@ -106,7 +106,7 @@ fn remat_runs_blocks_twice_saves_memory_and_keeps_every_bit() {
     let kept = pass(&params, &model, None);
     assert!(kept.runs.values().all(|&runs| runs == 1), "{:?}", kept.runs);
 
-    let full = remat(&model, &params, &["blocks"], 1);
+    let full = remat(&model, &["blocks"], 1);
     let again = pass(&params, &model, Some(full));
     assert_eq!(again.gradients, kept.gradients);
     for block in model.blocks() {
@@ -133,7 +133,7 @@ fn remat_runs_blocks_twice_saves_memory_and_keeps_every_bit() {
         (&["blocks", "GatedMlp"], 3),
     ];
     for (names, every) in choices {
-        let chosen = pass(&params, &model, Some(remat(&model, &params, names, every)));
+        let chosen = pass(&params, &model, Some(remat(&model, names, every)));
         assert_eq!(chosen.gradients, kept.gradients, "{names:?} every {every}");
     }
 }

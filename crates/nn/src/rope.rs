@@ -132,9 +132,12 @@ impl Rope {
             return Err(Error::TooLong { positions, max });
         }
         let mut tables = self.tables.lock().expect("no panic while growing");
-        match &*tables {
-            Some(ready) if ready.0.dims()[0] >= positions => Ok(ready.clone()),
-            _ => {
+        // A model may be rehearsed on one device and trained on another.
+        let serves =
+            |(cos, _): &&(Tensor, Tensor)| cos.dims()[0] >= positions && cos.device() == x.device();
+        match tables.as_ref().filter(serves) {
+            Some(ready) => Ok(ready.clone()),
+            None => {
                 // Rounded up, so that generating token by token does not rebuild them each time.
                 let positions = positions.next_power_of_two().min(max);
                 let fresh = fused::rope_tables(&self.inv_freq, positions, x.device())?;

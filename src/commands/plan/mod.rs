@@ -12,7 +12,7 @@ use tt_nn::ParamTree;
 use tt_tensor::{Device, MetaDevice, Precision, Seed};
 use tt_trainers::{Footprint, Rehearsal, TrainerConfig};
 
-use crate::commands::{Invocation, train};
+use crate::commands::Invocation;
 use crate::failure::Failure;
 use crate::out;
 use crate::setup::Setup;
@@ -60,14 +60,13 @@ impl Plan {
         let composition = &invocation.composition;
         let setup = Setup::read(invocation)?;
         setup.check(composition)?;
-        let remats = setup.config.model.as_ref();
-        let remats = remats.is_some_and(|it| !it.remat.activation_checkpoint_layers.is_empty());
+        let remats = setup.recompute.is_some();
         let model = composition.section("model").section("type").text()?;
         let trainer = setup.trainer_config.clone();
         let sequence_length = setup.config.data.sequence_length;
-        let footprint = rehearse(setup, invocation, true)?;
+        let footprint = rehearse(setup, true)?;
         let activations_without_remat = match remats {
-            true => Some(rehearse(Setup::read(invocation)?, invocation, false)?.activations),
+            true => Some(rehearse(Setup::read(invocation)?, false)?.activations),
             false => None,
         };
         Ok(Self {
@@ -84,10 +83,11 @@ impl Plan {
     }
 }
 
-fn rehearse(setup: Setup, invocation: &Invocation, with_remat: bool) -> Result<Footprint, Failure> {
+fn rehearse(setup: Setup, with_remat: bool) -> Result<Footprint, Failure> {
     let Setup {
         config,
         model,
+        recompute,
         trainer,
         trainer_config,
         make_optimizer,
@@ -97,10 +97,6 @@ fn rehearse(setup: Setup, invocation: &Invocation, with_remat: bool) -> Result<F
     // Weights to start from would have the same shapes, so there is no need to read them.
     let params = ParamTree::init(&model.params(), Seed::new(0), Device::Meta(meta));
     let params = params.map_err(Failure::run)?;
-    let recompute = match with_remat {
-        true => train::recompute(&config, &*model, &params, &invocation.composition)?,
-        false => None,
-    };
     let optimizer = make_optimizer(&params).map_err(Failure::run)?;
     let rehearsal = Rehearsal {
         device: meta,
@@ -109,7 +105,7 @@ fn rehearse(setup: Setup, invocation: &Invocation, with_remat: bool) -> Result<F
         trainer,
         optimizer,
         config: trainer_config,
-        recompute,
+        recompute: recompute.filter(|_| with_remat),
         precision: Precision::F32,
         sequence_length: config.data.sequence_length,
     };
