@@ -64,6 +64,9 @@ struct ModelSection<C> {
     /// What is run again in the backward pass; see `model.remat`.
     #[serde(default, rename = "remat")]
     _remat: Option<Map<String, Value>>,
+    /// Small weights to train on the frozen model; see `model.adapter`.
+    #[serde(default, rename = "adapter")]
+    _adapter: Option<Map<String, Value>>,
     #[serde(flatten)]
     config: C,
 }

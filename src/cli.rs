@@ -111,9 +111,10 @@ struct BadValue(&'static str);
 
 const MEMORY: &str = "--memory";
 const JSON: &str = "--json";
+const MERGE: &str = "--merge";
 
 /// Flags that Hydra does not have.
-const OWN: &[&str] = &["--version", MEMORY, JSON];
+const OWN: &[&str] = &["--version", MEMORY, JSON, MERGE];
 
 /// A short form may have two letters, as in Hydra; so switches cannot be bundled.
 const FLAGS: &[Flag] = &[
@@ -265,6 +266,16 @@ const FLAGS: &[Flag] = &[
             let expected = "install= or uninstall= with bash, zsh or fish";
             let completion = Completion::parse(&value).ok_or(BadValue(expected))?;
             args.completion = Some(completion);
+            Ok(())
+        },
+    },
+    Flag {
+        long: MERGE,
+        short: None,
+        value: None,
+        about: "With export: merge an adapter into the model it is on",
+        set: |args, _| {
+            args.overrides.push("merge=true".to_owned());
             Ok(())
         },
     },

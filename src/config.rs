@@ -5,6 +5,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use tt_adapters::LoraConfig;
 use tt_data::DataConfig;
 use tt_metrics::LoggingConfig;
 use tt_remat::RematConfig;
@@ -68,6 +69,9 @@ struct ModelConfig {
     /// What is run again in the backward pass, to save memory.
     #[serde(default, rename = "remat")]
     _remat: RematConfig,
+    /// Small weights to train on the frozen model, instead of the model; null: none.
+    #[serde(default, rename = "adapter")]
+    _adapter: Option<LoraConfig>,
     #[serde(flatten)]
     _of_its_type: Map<String, Value>,
 }

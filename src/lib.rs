@@ -13,6 +13,7 @@
 //!
 //! What plug-ins are made of is re-exported, so that such a program depends on this crate alone; `examples/` has two.
 
+mod adapter;
 mod app;
 mod cli;
 mod commands;
@@ -25,6 +26,7 @@ mod hydra_help;
 mod migration;
 mod origins;
 mod out;
+mod parameters;
 mod plugins;
 mod pretrained;
 mod quote;
@@ -35,6 +37,7 @@ mod resume;
 mod run_dir;
 mod setup;
 mod signals;
+mod stored;
 mod sweep;
 
 /// The examples of `docs/checkpoints.md`, compiled with the tests.

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
+use tt_adapters::BaseDType;
 use tt_checkpoint::{Allow, Weights};
 use tt_config::{Composition, Diagnostics};
 use tt_models::Model;
@@ -20,6 +21,7 @@ const CONFIG: &str = "config.json";
 /// Weights on disk, opened but not yet read, and what describes them if it is there.
 pub(crate) struct Pretrained {
     weights: Weights,
+    path: PathBuf,
     folder: PathBuf,
     config: Option<Value>,
     config_path: PathBuf,
@@ -40,7 +42,7 @@ impl Pretrained {
             false => path.parent().map(Path::to_owned).unwrap_or_default(),
         };
         let (config, config_path) = match weights.config() {
-            Some(config) => (Some(config.clone()), path),
+            Some(config) => (Some(config.clone()), path.clone()),
             None => {
                 let path = folder.join(CONFIG);
                 (read_config(&path).map_err(refuse)?, path)
@@ -48,6 +50,7 @@ impl Pretrained {
         };
         Ok(Some(Self {
             weights,
+            path,
             folder,
             config,
             config_path,
@@ -88,6 +91,22 @@ impl Pretrained {
 
     pub(crate) fn load(&self, model: &dyn Model, device: Device) -> tt_trainers::Result<ParamTree> {
         tt_trainers::load_params(model, &self.weights, device)
+    }
+
+    /// As [`Pretrained::load`], to be frozen.
+    pub(crate) fn load_base(
+        &self,
+        model: &dyn Model,
+        dtype: BaseDType,
+        device: Device,
+    ) -> tt_trainers::Result<ParamTree> {
+        tt_trainers::load_base(model, &self.weights, dtype, device)
+    }
+
+    /// The name under which other programs, started elsewhere, find the same weights.
+    pub(crate) fn name(&self) -> String {
+        let full = self.path.canonicalize().unwrap_or(self.path.clone());
+        full.display().to_string()
     }
 }
 

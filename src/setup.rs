@@ -18,6 +18,7 @@ use tt_optimizers::MakeOptimizer;
 use tt_remat::{Remat, RematConfig};
 use tt_trainers::{Trainer, TrainerConfig};
 
+use crate::adapter::Adapter;
 use crate::commands::Invocation;
 use crate::config::AppConfig;
 use crate::configs::Groups;
@@ -31,6 +32,7 @@ pub(crate) struct Setup {
     /// The modules that `model.remat` names, if it names any.
     pub(crate) recompute: Option<Arc<dyn Recompute>>,
     pub(crate) pretrained: Option<Pretrained>,
+    pub(crate) adapter: Option<Adapter>,
     pub(crate) trainer_config: TrainerConfig,
     pub(crate) collators: Table<BuildCollator>,
     pub(crate) trainer: Box<dyn Trainer>,
@@ -76,6 +78,7 @@ impl Setup {
                 model: parts.model,
                 recompute: parts.recompute,
                 pretrained: parts.pretrained,
+                adapter: parts.adapter,
                 trainer: parts.trainer,
                 make_optimizer: parts.make_optimizer,
             }),
@@ -248,6 +251,7 @@ struct Parts {
     model: Arc<dyn Model>,
     recompute: Option<Arc<dyn Recompute>>,
     pretrained: Option<Pretrained>,
+    adapter: Option<Adapter>,
     trainer: Box<dyn Trainer>,
     make_optimizer: MakeOptimizer,
 }
@@ -263,10 +267,12 @@ impl Parts {
             problems.take(pretrained.check(&*model, composition));
         }
         let recompute = problems.take(build_remat(composition, &*model))?;
+        let adapter = problems.take(Adapter::read(composition, &*model))?;
         Some(Self {
             model,
             recompute,
             pretrained,
+            adapter,
             trainer: trainer?,
             make_optimizer: make_optimizer?,
         })

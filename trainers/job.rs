@@ -18,6 +18,7 @@ use tt_optimizers::{Optimizer, Schedule};
 use tt_tensor::{Device, Precision, Seed};
 
 use crate::Trainer;
+use crate::adapted::Adapted;
 use crate::config::TrainerConfig;
 use crate::error::{Error, Result};
 use crate::guard::{StepGuard, Verdict};
@@ -53,6 +54,8 @@ pub struct TrainJob {
     pub seed: u64,
     /// Modules that are run again in the backward pass.
     pub recompute: Option<Arc<dyn Recompute>>,
+    /// The adapter in `params`, if one is trained.
+    pub adapter: Option<Adapted>,
     /// Goes on from here. `params` must have been loaded from it.
     pub resume: Option<Checkpoint>,
     pub stop: StopFlag,
@@ -95,6 +98,7 @@ impl TrainJob {
             precision,
             seed,
             recompute,
+            adapter,
             resume,
             stop,
         } = self;
@@ -111,6 +115,7 @@ impl TrainJob {
         );
         training.recompute = recompute;
         training.precision = precision;
+        training.adapter = adapter;
         training.guard = StepGuard::new(&config.bad_steps, &config.spike_guard);
         if precision == Precision::F16 {
             training.guard = training.guard.with_loss_scale(&config.loss_scale);
@@ -364,6 +369,7 @@ impl Run {
             cursor: self.cursor,
             data: self.data.fingerprint().to_owned(),
             validated: self.validated,
+            base: None, // filled in with the parameters
             instruction_set: self.training.device.instruction_set().to_owned(),
             guard: self.training.guard.state(),
             trainer: serde_json::Value::Null,

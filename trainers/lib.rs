@@ -21,6 +21,7 @@
 //! }
 //! ```
 
+mod adapted;
 mod config;
 mod device_batch;
 mod error;
@@ -42,6 +43,7 @@ use tt_models::Model;
 use tt_nn::Forward;
 use tt_tensor::Tensor;
 
+pub use adapted::{Adapted, Base, BaseOrigin, base_of, draw_base, load_adapter, load_base};
 pub use config::{OptimizerConfig, SampleConfig, TrainerConfig};
 pub use device_batch::DeviceBatch;
 pub use error::{Error, Result};

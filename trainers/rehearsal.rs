@@ -40,6 +40,8 @@ pub struct Rehearsal {
 pub struct Footprint {
     pub parameters: Vec<ParameterCount>,
     pub weights: u64,
+    /// The weights that a checkpoint holds: those that are trained.
+    pub saved_weights: u64,
     /// Of all trainable parameters, held from the first micro-batch to the optimizer's step.
     pub gradients: u64,
     pub optimizer: u64,
@@ -115,16 +117,15 @@ impl Rehearsal {
 
         validate(&training, &*trainer, std::slice::from_ref(&batch))?;
         let while_training = device.usage().peak_bytes;
-        let weights: Vec<u64> = training
-            .params
-            .iter()
-            .map(|(_, p)| bytes(&p.value()))
-            .collect();
+        let params = training.params.iter();
+        let weights = params.map(|(_, p)| bytes(&p.value())).sum();
+        let trained = training.params.iter().filter(|(_, p)| p.is_trainable());
+        let saved: Vec<u64> = trained.map(|(_, p)| bytes(&p.value())).collect();
         let slots = training.optimizer.slots();
         let slots: Vec<u64> = slots.iter().map(|slot| bytes(&slot.value)).collect();
-        let largest = weights.iter().chain(&slots).max().copied().unwrap_or(0);
-        let (weights, optimizer) = (weights.iter().sum(), slots.iter().sum());
-        let snapshot = weights + optimizer + largest;
+        let largest = saved.iter().chain(&slots).max().copied().unwrap_or(0);
+        let (saved_weights, optimizer) = (saved.iter().sum(), slots.iter().sum());
+        let snapshot = saved_weights + optimizer + largest;
         if config.sample.count > 0 {
             sample(&training, &config)?;
         }
@@ -132,6 +133,7 @@ impl Rehearsal {
         Ok(Footprint {
             parameters: count(&training.params),
             weights,
+            saved_weights,
             gradients,
             optimizer,
             activations: activations.get(),

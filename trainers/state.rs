@@ -1,6 +1,6 @@
 //! Everything of a run that must survive: what a checkpoint takes and gives back.
 //!
-//! `model.safetensors` holds the parameters, `trainer_state/optimizer.safetensors` the optimizer's slots as
+//! `model.safetensors` holds the parameters (those that are trained in `adapter_model.safetensors`, if an adapter is), `trainer_state/optimizer.safetensors` the optimizer's slots as
 //! `<slot>/<parameter>`, `trainer_state/state.json` the rest.
 
 use std::path::PathBuf;
@@ -12,6 +12,7 @@ use tt_data::{Cursor, Tokenizer};
 use tt_tensor::{Device, Tensor};
 
 use crate::Trainer;
+use crate::adapted::Base;
 use crate::error::{Error, Result};
 use crate::guard::GuardState;
 use crate::training::Training;
@@ -36,6 +37,9 @@ pub(crate) struct TrainState {
     /// Skipped steps, loss scale, and the steps that the next is compared with.
     #[serde(default)]
     pub guard: GuardState,
+    /// What the adapter is on, if one is trained.
+    #[serde(default)]
+    pub base: Option<Base>,
     /// The trainer's own.
     pub trainer: Value,
 }
@@ -48,10 +52,10 @@ pub(crate) fn snapshot(
     tokenizer: &Tokenizer,
     tokenizer_files: &[PathBuf],
 ) -> Result<Snapshot> {
-    let mut model = TensorMap::new();
-    for (spec, parameter) in training.params.iter() {
-        model.insert(spec.path.clone(), host(&parameter.value())?);
-    }
+    let (adapter_config, model) = match &training.adapter {
+        Some(adapted) => adapted.saved(&training.params)?,
+        None => (Value::Null, whole_model(training)?),
+    };
     let mut optimizer = TensorMap::new();
     for slot in training.optimizer.slots() {
         let key = slot_key(&slot.parameter, slot.name);
@@ -63,19 +67,27 @@ pub(crate) fn snapshot(
         config.extend(ids.clone());
     }
     let state = TrainState {
+        base: training.adapter.as_ref().map(|it| it.base.clone()),
         trainer: trainer.state(),
         ..state
     };
     Ok(Snapshot {
         step: training.step,
         model,
-        adapter_config: Value::Null,
+        adapter_config,
         config,
         generation_config: token_ids,
         assets: tokenizer_files.to_vec(),
         optimizer,
         state: serde_json::to_value(state).map_err(|error| Error::State(error.to_string()))?,
     })
+}
+
+fn whole_model(training: &Training) -> Result<TensorMap> {
+    let params = training.params.iter();
+    params
+        .map(|(spec, parameter)| Ok((spec.path.clone(), host(&parameter.value())?)))
+        .collect()
 }
 
 /// Takes up a checkpoint: parameters are loaded by the caller, the rest here.

@@ -13,6 +13,7 @@ use tt_optimizers::{Optimizer, Schedule, StepContext};
 use tt_tensor::{Device, Precision, Seed, Tape, Tensor, fused};
 
 use crate::Loss;
+use crate::adapted::Adapted;
 use crate::device_batch::DeviceBatch;
 use crate::error::{Error, Result};
 use crate::guard::{StepGuard, Verdict};
@@ -31,6 +32,8 @@ pub struct Training {
     pub recompute: Option<Arc<dyn Recompute>>,
     /// What products are computed in.
     pub precision: Precision,
+    /// Present if an adapter is trained and not the whole model.
+    pub adapter: Option<Adapted>,
     /// Steps done, those that were skipped included.
     pub step: u64,
     /// Decides which steps reach the weights.
@@ -89,6 +92,7 @@ impl Training {
             device,
             seed,
             recompute: None,
+            adapter: None,
             precision: Precision::default(),
             step: 0,
             guard: StepGuard::default(),

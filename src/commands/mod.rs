@@ -1,5 +1,6 @@
 //! The subcommands, one file each.
 
+mod export;
 mod generate;
 pub(crate) mod inspect;
 pub(crate) mod plan;
@@ -103,10 +104,19 @@ const GENERATE: Command = Command {
     },
 };
 
+const EXPORT: Command = Command {
+    name: "export",
+    about: "Write a model for other programs: checkpoint=DIR out=DIR [--merge]",
+    work: Work::Composed {
+        config_name: "export",
+        run: export::run,
+    },
+};
+
 const INSPECT: Command = Command {
     name: "inspect",
     about: "Show a run, or why the configs of two runs differ: RUN [RUN]",
     work: Work::Plain(inspect::run),
 };
 
-pub(crate) const TABLE: &[Command] = &[TRAIN, PLAN, GENERATE, INSPECT];
+pub(crate) const TABLE: &[Command] = &[TRAIN, PLAN, GENERATE, EXPORT, INSPECT];

@@ -9,16 +9,16 @@ use tt_collators::Pipeline;
 use tt_config::{Composition, Missing, Node, Value};
 use tt_data::DataError;
 use tt_metrics::{Console, Jsonl, Metrics};
-use tt_models::Model;
 use tt_nn::ParamTree;
-use tt_tensor::{Device, Precision, Seed};
-use tt_trainers::{Ending, StopFlag, TrainJob, load_params};
+use tt_tensor::{Device, Precision};
+use tt_trainers::{Ending, StopFlag, TrainJob};
 
 use crate::commands::Invocation;
 use crate::ending::conclude;
 use crate::failure::Failure;
 use crate::origins::{self, ORIGINS};
 use crate::out;
+use crate::parameters::Sources;
 use crate::resume::{self, Decision, RESOLVED_CONFIG, Resume, Start, Wanted};
 use crate::run_dir::RunDir;
 use crate::setup::Setup;
@@ -65,21 +65,29 @@ fn train(
         model,
         recompute,
         pretrained,
+        adapter,
         trainer_config,
         trainer,
         make_optimizer,
         ..
     } = setup;
     let device = config.device.device();
-    let params = match (&checkpoint, &pretrained) {
-        (Some(checkpoint), _) => resumed(checkpoint, &*model, &data, device)?,
-        (None, Some(pretrained)) => pretrained.load(&*model, device).map_err(Failure::run)?,
-        (None, None) => {
-            let seed = Seed::new(config.seed).fold_str("init");
-            ParamTree::init(&model.params(), seed, device).map_err(Failure::run)?
-        }
+    if let Some(checkpoint) = &checkpoint {
+        warn_of_changes(checkpoint, &data, device)?;
+    }
+    let sources = Sources {
+        pretrained: pretrained.as_ref(),
+        checkpoint: checkpoint.as_ref(),
+        seed: config.seed,
     };
-    let num_parameters = params.elem_count();
+    let (params, adapter) = match adapter {
+        Some(adapter) => {
+            let (params, adapted) = sources.adapted(adapter, &*model, device)?;
+            (params, Some(adapted))
+        }
+        None => (sources.whole(&*model, device)?, None),
+    };
+    let size = size(&params);
     let optimizer = make_optimizer(&params).map_err(Failure::run)?;
     let first_step = checkpoint.as_ref().map_or(0, Checkpoint::step);
     let console = Console::new(
@@ -99,6 +107,7 @@ fn train(
         precision: Precision::F32,
         seed: config.seed,
         recompute,
+        adapter,
         resume: checkpoint,
         stop,
     }
@@ -114,10 +123,8 @@ fn train(
         .set_origin(origin.as_deref())
         .map_err(Failure::run)?;
     out::line(format!(
-        "{:.2} M parameters; baselines on validation: unigram {:.4}, bigram {:.4} nats/token",
-        num_parameters as f64 / 1e6,
-        baselines.unigram_nats,
-        baselines.bigram_nats
+        "{size}; baselines on validation: unigram {:.4}, bigram {:.4} nats/token",
+        baselines.unigram_nats, baselines.bigram_nats
     ));
     out::line(format!("run folder {}", run_dir.path().display()));
     let metrics = Metrics::new(open_metrics(&run_dir, first_step)?).with(console);
@@ -207,13 +214,24 @@ fn open_metrics(run_dir: &RunDir, first_step: u64) -> Result<Jsonl, Failure> {
     Ok(jsonl)
 }
 
-/// The parameters of a checkpoint to go on from.
-fn resumed(
+/// How many parameters there are, and how many of them are trained if not all are.
+fn size(params: &ParamTree) -> String {
+    let trained = params.iter().filter(|(_, p)| p.is_trainable());
+    let trained: usize = trained.map(|(_, p)| p.shape().elem_count()).sum();
+    let millions = |count: usize| format!("{:.2} M", count as f64 / 1e6);
+    let all = millions(params.elem_count());
+    match trained == params.elem_count() {
+        true => format!("{all} parameters"),
+        false => format!("{all} parameters, {} trained", millions(trained)),
+    }
+}
+
+/// Says what is not as it was when the checkpoint was made.
+fn warn_of_changes(
     checkpoint: &Checkpoint,
-    model: &dyn Model,
     data: &Pipeline,
     device: Device,
-) -> Result<ParamTree, Failure> {
+) -> Result<(), Failure> {
     let state = checkpoint.state().map_err(Failure::request)?;
     let (then, now) = (&state["instruction_set"], device.instruction_set());
     if then != now {
@@ -229,8 +247,7 @@ fn resumed(
             "warning: the data has changed since the checkpoint; it goes on at the same position",
         );
     }
-    let weights = checkpoint.model().map_err(Failure::request)?;
-    load_params(model, &weights, device).map_err(Failure::request)
+    Ok(())
 }
 
 /// A configuration or a checkpoint that does not fit was a wrong request; anything else is a failed run.

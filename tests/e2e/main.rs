@@ -12,6 +12,7 @@ mod harness;
 mod hydra;
 mod inspect;
 mod learning;
+mod lora;
 mod migration;
 mod pulse;
 mod python;

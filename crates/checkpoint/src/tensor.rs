@@ -1,5 +1,6 @@
 //! Tensors on the host as a file holds them: a type, a shape, and little-endian bytes.
 
+use half::{bf16, f16};
 use indexmap::IndexMap;
 use safetensors::Dtype;
 
@@ -24,6 +25,26 @@ impl HostTensor {
             dtype: Dtype::F32,
             shape: shape.into(),
             bytes: bytemuck::cast_slice(values).to_vec(),
+        }
+    }
+
+    /// `values` rounded to the nearest of half the width.
+    pub fn from_f32_as_bf16(shape: impl Into<Vec<usize>>, values: &[f32]) -> Self {
+        let bytes = values.iter().map(|&x| bf16::from_f32(x).to_le_bytes());
+        Self {
+            dtype: Dtype::BF16,
+            shape: shape.into(),
+            bytes: bytes.flatten().collect(),
+        }
+    }
+
+    /// `values` rounded to the nearest of half the width; what is too large becomes infinite.
+    pub fn from_f32_as_f16(shape: impl Into<Vec<usize>>, values: &[f32]) -> Self {
+        let bytes = values.iter().map(|&x| f16::from_f32(x).to_le_bytes());
+        Self {
+            dtype: Dtype::F16,
+            shape: shape.into(),
+            bytes: bytes.flatten().collect(),
         }
     }
 

@@ -49,6 +49,17 @@ pub enum ParamKind {
 }
 
 impl ParamSpec {
+    /// Initial values; those of one path do not depend on what else there is.
+    pub fn draw(&self, seed: Seed, device: Device) -> Result<Tensor> {
+        let (shape, seed) = (self.shape.clone(), seed.fold_str(&self.path));
+        Ok(match self.init {
+            Init::Zeros => Tensor::zeros(shape, device)?,
+            Init::Ones => Tensor::ones(shape, device)?,
+            Init::Normal { std } => Tensor::randn(0.0, std, shape, seed, device)?,
+            Init::Uniform { bound } => Tensor::rand(-bound, bound, shape, seed, device)?,
+        })
+    }
+
     /// Whether weight decay applies: by the usual rule to matrices, not to biases and norms.
     pub fn decays(&self) -> bool {
         self.kind != ParamKind::Vector
@@ -69,21 +80,7 @@ struct Inner {
 impl ParamTree {
     /// Draws all parameters afresh.
     pub fn init(specs: &[ParamSpec], seed: Seed, device: Device) -> Result<Self> {
-        Self::build(specs, |spec| {
-            let shape = spec.shape.clone();
-            Ok(match spec.init {
-                Init::Zeros => Tensor::zeros(shape, device)?,
-                Init::Ones => Tensor::ones(shape, device)?,
-                Init::Normal { std } => {
-                    let seed = seed.fold_str(&spec.path);
-                    Tensor::randn(0.0, std, shape, seed, device)?
-                }
-                Init::Uniform { bound } => {
-                    let seed = seed.fold_str(&spec.path);
-                    Tensor::rand(-bound, bound, shape, seed, device)?
-                }
-            })
-        })
+        Self::build(specs, |spec| spec.draw(seed, device))
     }
 
     /// Takes each parameter's value from `value`, e.g. a checkpoint. Error: a value of another shape.

@@ -88,6 +88,7 @@ fn rehearse(setup: Setup, with_remat: bool) -> Result<Footprint, Failure> {
         config,
         model,
         recompute,
+        adapter,
         trainer,
         trainer_config,
         make_optimizer,
@@ -95,7 +96,11 @@ fn rehearse(setup: Setup, with_remat: bool) -> Result<Footprint, Failure> {
     } = setup;
     let meta = MetaDevice::new();
     // Weights to start from would have the same shapes, so there is no need to read them.
-    let params = ParamTree::init(&model.params(), Seed::new(0), Device::Meta(meta));
+    let device = Device::Meta(meta);
+    let params = match &adapter {
+        Some(adapter) => adapter.on_new_weights(&*model, device),
+        None => ParamTree::init(&model.params(), Seed::new(0), device).map_err(Into::into),
+    };
     let params = params.map_err(Failure::run)?;
     let optimizer = make_optimizer(&params).map_err(Failure::run)?;
     let rehearsal = Rehearsal {

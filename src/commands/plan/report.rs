@@ -174,10 +174,10 @@ pub(super) fn table(plan: &Plan, fit: Option<&Fit>) -> String {
         "besides data that is held in memory".to_owned(),
     );
     row("  peak", &bytes(plan.peak_bytes()), String::new());
-    let checkpoint = footprint.weights + footprint.optimizer;
+    let checkpoint = footprint.saved_weights + footprint.optimizer;
     let parts = format!(
         "model {}, optimizer {}",
-        bytes(footprint.weights),
+        bytes(footprint.saved_weights),
         bytes(footprint.optimizer)
     );
     row("a checkpoint on disk", &bytes(checkpoint), parts);
@@ -247,7 +247,7 @@ pub(super) fn json(plan: &Plan, fit: Option<&Fit>) -> String {
             "peak": plan.peak_bytes(),
         },
         "checkpoint_bytes": {
-            "model": footprint.weights,
+            "model": footprint.saved_weights,
             "optimizer": footprint.optimizer,
         },
         "fit": fit.map(fit_json),

@@ -75,6 +75,7 @@ pub fn job(max_steps: u64) -> TrainJob {
         precision: Precision::F32,
         seed: 1,
         recompute: None,
+        adapter: None,
         resume: None,
         stop: StopFlag::default(),
     }

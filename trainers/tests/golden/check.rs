@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use serde::Deserialize;
-use tt_checkpoint::Weights;
+use tt_adapters::{Lora, Saved};
+use tt_checkpoint::{SavedAdapter, Weights};
 use tt_engine::{Limits, Sampler, Sampling, generate};
 use tt_models::{Architecture, Decoder, Model, ModelConfig};
-use tt_nn::{Forward, ParamTree};
+use tt_nn::{Forward, ParamSpec, ParamTree};
 use tt_optimizers::{AdamW, AdamWConfig, Schedule, ScheduleConfig, ScheduleKind, ScheduleOptions};
-use tt_tensor::{Device, Seed};
+use tt_tensor::{Device, Parameter, Seed};
 use tt_testkit::{Case, CurvePoint, Golden, relative_l2};
-use tt_trainers::{DeviceBatch, LMTrainer, Trainer, Training, load_params};
+use tt_trainers::{DeviceBatch, LMTrainer, Trainer, Training, load_adapter, load_params};
 
 use crate::batches::{at, flat, l2, micro_batches, scalar};
 
@@ -20,7 +21,15 @@ pub struct Check {
     pub case: Case,
     pub weights: Weights,
     pub model: Arc<dyn Model>,
+    pub adapter: Option<Adapter>,
     pub device: Device,
+}
+
+/// An adapter that is trained on the case's model, which is frozen.
+pub struct Adapter {
+    pub lora: Arc<Lora>,
+    /// Where it starts.
+    pub weights: Weights,
 }
 
 impl Check {
@@ -40,10 +49,31 @@ impl Check {
         Self {
             weights: Weights::open(&golden.dir.join("model.safetensors")).unwrap(),
             model: Arc::new(model),
+            adapter: None,
             golden,
             case,
             device,
         }
+    }
+
+    /// Trains the adapter in a folder of peft's layout.
+    pub fn with_adapter(mut self, name: &str) -> Self {
+        let saved = SavedAdapter::open(&self.golden.dir.join(name))
+            .unwrap()
+            .unwrap();
+        let peft = Saved {
+            config: &saved.config,
+            tensors: saved.weights.names().collect(),
+        };
+        // What the folder says replaces all but the dropout.
+        let ours = serde_json::json!({"target_modules": []});
+        let ours = serde_json::from_value(ours).unwrap();
+        let lora = Lora::from_peft(&peft, ours, &self.model.params()).unwrap();
+        self.adapter = Some(Adapter {
+            lora: Arc::new(lora),
+            weights: saved.weights,
+        });
+        self
     }
 
     /// Starts from other weights of the same folder.
@@ -65,8 +95,33 @@ impl Check {
         self.generation();
     }
 
+    /// The model's parameters, with the adapter's if there is one.
     pub fn params(&self) -> ParamTree {
+        let params = self.base();
+        match &self.adapter {
+            Some(Adapter { lora, weights }) => {
+                lora.freeze(&params);
+                load_adapter(lora, &params, weights, self.device).unwrap()
+            }
+            None => params,
+        }
+    }
+
+    pub fn base(&self) -> ParamTree {
         load_params(&*self.model, &self.weights, self.device).unwrap()
+    }
+
+    /// What is trained of `params`, under the names that the case has for it.
+    pub fn trained(&self, params: &ParamTree) -> Vec<(String, ParamSpec, Arc<Parameter>)> {
+        let trained = params.iter().filter(|(_, p)| p.is_trainable());
+        let named = trained.map(|(spec, parameter)| {
+            let name = match &self.adapter {
+                Some(adapter) => adapter.lora.peft_name(&spec.path),
+                None => spec.path.clone(),
+            };
+            (name, spec.clone(), parameter.clone())
+        });
+        named.collect()
     }
 
     pub fn training(&self) -> Training {
@@ -95,13 +150,12 @@ impl Check {
     }
 
     pub fn decay_rule(&self) {
-        let params = self.params();
+        let trained = self.trained(&self.params());
         let names = |decays: bool| -> Vec<String> {
-            let specs = params.iter().map(|(spec, _)| spec);
-            let mut names: Vec<_> = specs
-                .filter(|s| s.decays() == decays)
-                .map(|s| s.path.clone())
-                .collect();
+            let of_kind = trained
+                .iter()
+                .filter(|(_, spec, _)| spec.decays() == decays);
+            let mut names: Vec<_> = of_kind.map(|(name, _, _)| name.clone()).collect();
             names.sort();
             names
         };
@@ -115,17 +169,19 @@ impl Check {
     }
 
     pub fn logits(&self) {
-        let params = self.params();
-        let expected = self.golden.tensors("expected")["logits"]
-            .flatten_all()
-            .unwrap();
+        self.logits_of(&self.params(), "logits");
+    }
+
+    /// The logits of `params` are those that the case has under `name`.
+    pub fn logits_of(&self, params: &ParamTree, name: &str) {
+        let expected = self.golden.tensors("expected")[name].flatten_all().unwrap();
         let expected = expected.to_vec1::<f32>().unwrap();
         let mut worst = 0f64;
         let vocab = self.model.vocab_size();
         let mut rows = expected.chunks(vocab);
         for batch in micro_batches(&self.golden.tensors("inputs")) {
             let on_device = DeviceBatch::upload(&batch, self.device).unwrap();
-            let fwd = Forward::inference(&params);
+            let fwd = Forward::inference(params);
             let logits = self.model.logits(&fwd, &on_device.input).unwrap();
             let logits = logits.to_vec::<f32>().unwrap();
             for (row, segment) in logits.chunks(vocab).zip(&batch.segment_ids) {
@@ -185,16 +241,15 @@ impl Check {
         let grad_norm = f64::from(scalar(&expected["grad_norm"]));
         let mut squares = 0.0;
         let mut seen = 0;
-        for (spec, parameter) in training.params.iter() {
+        for (path, _, parameter) in self.trained(&training.params) {
             let grad = parameter.grad().unwrap().to_vec::<f32>().unwrap();
             let grad: Vec<f32> = grad.iter().map(|g| g / weight).collect();
-            let expected = flat(&reference[&spec.path]);
+            let expected = flat(&reference[&path]);
             let norm = l2(&expected);
-            let rel = tolerances.grad_rel_l2_exceptions.get(&spec.path);
+            let rel = tolerances.grad_rel_l2_exceptions.get(&path);
             let rel = rel.unwrap_or(&tolerances.grad_rel_l2_default);
             let allowed = rel * norm + tolerances.grad_abs_l2_over_grad_norm * grad_norm;
             let error = relative_l2(&grad, &expected) * norm;
-            let path = &spec.path;
             assert!(
                 error <= allowed,
                 "gradient of {path}: {error:.2e}, allowed {allowed:.2e}"
@@ -237,10 +292,14 @@ impl Check {
             let rel = tolerances.curve_grad_norm_rel;
             assert_close(&of_step("grad_norm"), numbers.grad_norm, norm, rel);
         }
-        let after = self.golden.tensors("params_after");
-        for (spec, parameter) in training.params.iter() {
+        let (before, after) = match &self.adapter {
+            Some(adapter) => (&adapter.weights, "adapter_after/adapter_model"),
+            None => (&self.weights, "params_after"),
+        };
+        let after = self.golden.tensors(after);
+        for (path, _, parameter) in self.trained(&training.params) {
             let mut start = Vec::new();
-            self.weights.read_f32(&spec.path, &mut start).unwrap();
+            before.read_f32(&path, &mut start).unwrap();
             let moved = |values: &[f32]| -> Vec<f32> {
                 values
                     .iter()
@@ -249,14 +308,13 @@ impl Check {
                     .collect()
             };
             let ours = moved(&parameter.value().to_vec::<f32>().unwrap());
-            let reference = moved(&flat(&after[&spec.path]));
-            let rel = tolerances.update_rel_l2_exceptions.get(&spec.path);
+            let reference = moved(&flat(&after[&path]));
+            let rel = tolerances.update_rel_l2_exceptions.get(&path);
             let rel = *rel.unwrap_or(&tolerances.update_rel_l2_default);
             let error = relative_l2(&ours, &reference);
             assert!(
                 error <= rel,
-                "update of {}: {error:.2e}, allowed {rel:.2e}",
-                spec.path
+                "update of {path}: {error:.2e}, allowed {rel:.2e}"
             );
         }
     }

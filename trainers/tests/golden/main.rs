@@ -4,6 +4,7 @@
 
 mod batches;
 mod check;
+mod lora;
 
 use check::Check;
 use tt_models::{Architecture, LlamaConfig, Qwen2Config, Qwen3Config};

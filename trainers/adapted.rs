@@ -1,0 +1,220 @@
+//! Training an adapter: the frozen base it is put on, what is saved of it, and how it is taken up again.
+//!
+//! Checkpoints hold the adapter and not the base, only where that is from and a fingerprint of its values: going on
+//! with another base is refused.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tt_adapters::{BaseDType, Lora};
+use tt_checkpoint::{Allow, Checkpoint, HostTensor, SavedAdapter, TensorMap, Weights};
+use tt_models::Model;
+use tt_nn::{ParamKind, ParamSpec, ParamTree};
+use tt_tensor::{DType, Device, Seed, Tensor};
+
+use crate::error::{Error, Result};
+use crate::weights::load_params_with;
+
+/// Where the weights of a base are from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BaseOrigin {
+    /// Loaded from this folder or file.
+    Pretrained(String),
+    /// Drawn from this seed.
+    Seed(u64),
+}
+
+/// The frozen model under an adapter, as a checkpoint of the adapter remembers it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Base {
+    pub origin: BaseOrigin,
+    pub dtype: BaseDType,
+    /// BLAKE3 of the weights' paths, shapes and values.
+    pub fingerprint: String,
+}
+
+/// An adapter being trained.
+#[derive(Clone, Debug)]
+pub struct Adapted {
+    pub lora: Arc<Lora>,
+    pub base: Base,
+}
+
+impl Adapted {
+    /// Takes up `params`, the base's own, and freezes them.
+    pub fn new(lora: Arc<Lora>, params: &ParamTree, origin: BaseOrigin) -> Result<Self> {
+        lora.freeze(params);
+        let base = Base {
+            origin,
+            dtype: lora.config().base_dtype,
+            fingerprint: fingerprint(params)?,
+        };
+        Ok(Self { lora, base })
+    }
+
+    /// A new adapter on the base `params`.
+    pub fn draw(&self, params: &ParamTree, seed: u64, device: Device) -> Result<ParamTree> {
+        let seed = Seed::new(seed).fold_str("init");
+        let own = ParamTree::init(&self.lora.params(), seed, device)?;
+        Ok(params.with_adapter(self.lora.clone(), &own)?)
+    }
+
+    /// The adapter that `checkpoint` holds, on the base `params`. Error: it is of another base.
+    pub fn resume(
+        &self,
+        params: &ParamTree,
+        checkpoint: &Checkpoint,
+        device: Device,
+    ) -> Result<ParamTree> {
+        let (saved, base) = (SavedAdapter::open(checkpoint.dir())?, base_of(checkpoint)?);
+        let (Some(saved), Some(base)) = (saved, base) else {
+            let why = "it holds a whole model: give it as model.pretrained_url to train an adapter on it, with resume=none";
+            return Err(Error::State(why.to_owned()));
+        };
+        self.base.check(&base)?;
+        load_adapter(&self.lora, params, &saved.weights, device)
+    }
+
+    /// What a checkpoint holds of `params`: `adapter_config.json`, and what is trained under peft's names.
+    pub(crate) fn saved(&self, params: &ParamTree) -> Result<(Value, TensorMap)> {
+        let base = match &self.base.origin {
+            BaseOrigin::Pretrained(path) => Some(path.as_str()),
+            BaseOrigin::Seed(_) => None,
+        };
+        let trained = self.lora.trained().into_iter().map(|spec| {
+            let value = params.get(&spec.path)?.value();
+            let tensor = HostTensor::from_f32(spec.shape, &value.to_vec()?);
+            Ok((self.lora.peft_name(&spec.path), tensor))
+        });
+        let tensors = trained.collect::<Result<_>>()?;
+        Ok((self.lora.peft_config(base), tensors))
+    }
+}
+
+impl Base {
+    /// Error: `self`, the base at hand, is not `saved`, which the adapter was trained on.
+    pub fn check(&self, saved: &Base) -> Result<()> {
+        if self.fingerprint == saved.fingerprint {
+            return Ok(());
+        }
+        let (then, now) = (&saved.fingerprint, &self.fingerprint);
+        let what = match (&saved.origin, &self.origin) {
+            (before, after) if before != after => {
+                format!("the adapter was trained on {before}, this is {after}")
+            }
+            (origin, _) if saved.dtype != self.dtype => {
+                format!("{origin} is held in another base_dtype")
+            }
+            (origin, _) => format!("{origin} has changed since"),
+        };
+        let why = format!(
+            "another base model: {what} (fingerprint {:.16}, was {:.16})",
+            now, then
+        );
+        Err(Error::State(why))
+    }
+}
+
+impl std::fmt::Display for BaseOrigin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Pretrained(path) => f.write_str(path),
+            Self::Seed(seed) => write!(f, "the weights drawn from seed {seed}"),
+        }
+    }
+}
+
+/// The base of the adapter that `checkpoint` holds; `None` if it holds a whole model.
+pub fn base_of(checkpoint: &Checkpoint) -> Result<Option<Base>> {
+    #[derive(Deserialize)]
+    struct State {
+        base: Option<Base>,
+    }
+    let state: State = serde_json::from_value(checkpoint.state()?)
+        .map_err(|error| Error::State(format!("{}: {error}", checkpoint.dir().display())))?;
+    Ok(state.base)
+}
+
+/// The parameters of `model` drawn from `seed`, to be frozen: matrices are held as `dtype`.
+pub fn draw_base(
+    model: &dyn Model,
+    seed: u64,
+    dtype: BaseDType,
+    device: Device,
+) -> Result<ParamTree> {
+    let seed = Seed::new(seed).fold_str("init");
+    Ok(ParamTree::build(&model.params(), |spec| {
+        Ok(hold(spec, spec.draw(seed, device)?, dtype)?)
+    })?)
+}
+
+/// The parameters of `model` from `weights`, to be frozen: matrices are held as `dtype`.
+pub fn load_base(
+    model: &dyn Model,
+    weights: &Weights,
+    dtype: BaseDType,
+    device: Device,
+) -> Result<ParamTree> {
+    load_params_with(model, weights, device, |spec, value| {
+        hold(spec, value, dtype)
+    })
+}
+
+/// Puts a saved adapter on the base `params`. Errors: every missing, unexpected or misshapen tensor at once.
+pub fn load_adapter(
+    lora: &Arc<Lora>,
+    params: &ParamTree,
+    weights: &Weights,
+    device: Device,
+) -> Result<ParamTree> {
+    let trained = lora.trained();
+    let names: Vec<_> = trained
+        .iter()
+        .map(|spec| lora.peft_name(&spec.path))
+        .collect();
+    let expected = names.iter().zip(&trained);
+    let expected = expected.map(|(name, spec)| (name.as_str(), spec.shape.as_slice()));
+    weights
+        .check(expected, &Allow::default())
+        .map_err(Box::new)?;
+    let mut values = Vec::new();
+    let mut read = |spec: &ParamSpec| -> Result<Tensor> {
+        weights.read_f32(&lora.peft_name(&spec.path), &mut values)?;
+        Ok(Tensor::from_slice(&values, spec.shape.clone(), device)?)
+    };
+    let own_specs = lora.params();
+    let mut own = Vec::with_capacity(own_specs.len());
+    for spec in &own_specs {
+        own.push(read(spec)?);
+    }
+    for spec in &trained[own_specs.len()..] {
+        params.get(&spec.path)?.set(read(spec)?)?;
+    }
+    let mut own = own.into_iter();
+    let own = ParamTree::build(&own_specs, |_| Ok(own.next().expect("one for each")))?;
+    Ok(params.with_adapter(lora.clone(), &own)?)
+}
+
+/// Biases and norms are small, and may be trained: they stay as they are.
+fn hold(spec: &ParamSpec, value: Tensor, dtype: BaseDType) -> tt_tensor::Result<Tensor> {
+    match dtype {
+        BaseDType::Bf16 if spec.kind != ParamKind::Vector => value.to_dtype(DType::BF16),
+        _ => Ok(value),
+    }
+}
+
+fn fingerprint(params: &ParamTree) -> Result<String> {
+    let mut hasher = blake3::Hasher::new();
+    let mut values = Vec::<f32>::new();
+    for (spec, parameter) in params.iter() {
+        hasher.update(format!("{}{:?}", spec.path, spec.shape).as_bytes());
+        parameter
+            .value()
+            .to_dtype(DType::F32)?
+            .read_into(&mut values)?;
+        hasher.update(bytemuck::cast_slice(&values));
+    }
+    Ok(hasher.finalize().to_hex().to_string())
+}
