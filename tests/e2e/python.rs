@@ -1,18 +1,21 @@
-//! Python's `transformers` loads what we write and computes what we compute.
+//! Python's `transformers` and `peft` load what we write and compute what we compute.
 //!
 //! The interpreter is `$TT_PYTHON`, else `python3`. Without the packages of `tests/python/requirements.txt` the test says
 //! so and passes; with `CI` set it fails.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::Value;
-use tt_checkpoint::Weights;
+use tt_adapters::{Lora, Saved};
+use tt_checkpoint::{SavedAdapter, Weights};
 use tt_data::Tokenizer;
-use tt_models::{Input, TABLE};
-use tt_nn::Forward;
+use tt_models::{Input, Model, TABLE};
+use tt_nn::{Forward, ParamTree};
 use tt_tensor::{Device, Tensor};
 
 use crate::harness::{NANO, Place, RunFolder};
@@ -24,7 +27,7 @@ const TEXT: &str =
 /// Names the packages that are missing. Finding a package is quick; importing torch is not.
 const FIND_PACKAGES: &str = "
 import importlib.util, sys
-needed = ['numpy', 'safetensors', 'torch', 'transformers']
+needed = ['numpy', 'peft', 'safetensors', 'torch', 'transformers']
 missing = [name for name in needed if importlib.util.find_spec(name) is None]
 sys.exit('no ' + ', '.join(missing) if missing else 0)
 ";
@@ -67,25 +70,15 @@ fn transformers_computes_our_logits_from_our_checkpoints() {
     let tokenizer = Tokenizer::load(&pairs[0].0, None).expect("our tokenizer");
     let ids = tokenizer.encode(TEXT).expect("ids");
     for (checkpoint, ours) in &pairs {
-        write_logits(checkpoint, &ids, ours);
+        let (model, params) = whole_model(checkpoint);
+        write_logits(&*model, &params, &ids, ours);
     }
 
-    let script = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/tests/python/compare_logits.py"
-    );
-    let output = Command::new(python)
-        .arg(script)
-        .args(
-            pairs
-                .iter()
-                .flat_map(|(checkpoint, ours)| [checkpoint, ours]),
-        )
-        .output()
-        .expect("python runs");
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{stderr}");
-    let results: Vec<Value> = serde_json::from_slice(&output.stdout).expect("JSON");
+    let files = pairs
+        .iter()
+        .flat_map(|(checkpoint, ours)| [checkpoint, ours]);
+    let stdout = run_script(&python, "compare_logits.py", files);
+    let results: Vec<Value> = serde_json::from_slice(&stdout).expect("JSON");
 
     assert_eq!(results.len(), MODELS.len());
     for (model, result) in MODELS.iter().zip(results) {
@@ -99,6 +92,111 @@ fn transformers_computes_our_logits_from_our_checkpoints() {
         assert_eq!(result["text"], TEXT.replace("e\u{301}", "\u{e9}"));
         assert_eq!(result["eos_token_id"], tokenizer.eos_id());
     }
+}
+
+/// Options of adapters of ours.
+const ADAPTERS: [&[&str]; 3] = [
+    &["model.adapter.target_modules=[q_proj,v_proj]"],
+    &["model.adapter.use_rslora=true", "model.adapter.bias=all"],
+    &[
+        "model.adapter.target_modules=layers.1.**",
+        "model.adapter.lora_alpha=3.5",
+        "model.adapter.bias=lora_only",
+    ],
+];
+
+#[test]
+fn peft_and_transformers_compute_our_logits_from_our_adapters() {
+    let Some(python) = python() else {
+        return;
+    };
+    let place = Place::new();
+    let path = |name: &str| place.path().join(name);
+    let export = |checkpoint: &str, out: &str, merge: bool| {
+        let [checkpoint, out] = [format!("checkpoint={checkpoint}"), format!("out={out}")];
+        let merge = format!("merge={merge}");
+        place
+            .run(&["export", &checkpoint, &out, &merge])
+            .with_code(0);
+    };
+    let full = ["trainer.max_steps=30", "lr=4e-3", "hydra.run.dir=full"];
+    place.run_nano(&full).with_code(0);
+    export("full", "base", false);
+    let ids = Tokenizer::load(&path("base"), None).expect("our tokenizer");
+    let ids = ids.encode(TEXT).expect("ids");
+
+    // Adapters of ours, and one that peft made.
+    let mut names = vec!["theirs".to_owned()];
+    let make = [PathBuf::from("make"), path("base"), path("theirs")];
+    run_script(&python, "compare_adapter.py", &make);
+    for (i, options) in ADAPTERS.iter().enumerate() {
+        let dir = format!("hydra.run.dir=run{i}");
+        let more = [
+            "model.pretrained_url=base",
+            "model/adapter=lora",
+            "trainer.max_steps=20",
+            "lr=2e-2",
+            &dir,
+        ];
+        place.run_nano(&[&more[..], options].concat()).with_code(0);
+        export(&format!("run{i}"), &format!("adapter{i}"), false);
+        names.push(format!("adapter{i}"));
+    }
+    let mut files = Vec::new();
+    for name in &names {
+        let (merged, ours) = (format!("{name}-merged"), format!("{name}.safetensors"));
+        export(name, &merged, true);
+        let (model, params) = with_adapter(&path("base"), &path(name));
+        write_logits(&*model, &params, &ids, &path(&ours));
+        files.extend([path(name), path(&merged), path(&ours)]);
+    }
+    let stdout = run_script(&python, "compare_adapter.py", &files);
+    let results: Vec<Value> = serde_json::from_slice(&stdout).expect("JSON");
+    assert_eq!(results.len(), names.len());
+    for (name, result) in names.iter().zip(results) {
+        let difference = |of: &str| result[of].as_f64().expect("a number");
+        for of in ["adapter", "merged", "merged_by_peft"] {
+            assert!(difference(of) < 1e-4, "{name}: {result}");
+        }
+        assert!(
+            difference("base") > 0.1,
+            "{name} changes the base: {result}"
+        );
+    }
+}
+
+/// The model in the folder `base` with the adapter in another.
+fn with_adapter(base: &Path, adapter: &Path) -> (Arc<dyn Model>, ParamTree) {
+    let (model, params) = whole_model(base);
+    let saved = SavedAdapter::open(adapter)
+        .expect("readable")
+        .expect("an adapter");
+    let peft = Saved {
+        config: &saved.config,
+        tensors: saved.weights.names().collect(),
+    };
+    let ours = serde_json::json!({"target_modules": []}); // the saved config decides
+    let ours = serde_json::from_value(ours).expect("a config");
+    let lora = Arc::new(Lora::from_peft(&peft, ours, &model.params()).expect("an adapter"));
+    let params = tt_trainers::load_adapter(&lora, &params, &saved.weights, Device::Cpu);
+    (model, params.expect("parameters"))
+}
+
+/// Runs a script under `tests/python`, which must succeed; gives what it prints.
+fn run_script<A: AsRef<OsStr>>(
+    python: &Path,
+    name: &str,
+    args: impl IntoIterator<Item = A>,
+) -> Vec<u8> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python");
+    let output = Command::new(python)
+        .arg(script.join(name))
+        .args(args)
+        .output()
+        .expect("python runs");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    output.stdout
 }
 
 /// The interpreter, if it has what the test needs.
@@ -118,8 +216,8 @@ fn python() -> Option<PathBuf> {
     None
 }
 
-/// Writes ids `[1, T]` and the logits `[1, T, V]` of the checkpoint's model.
-fn write_logits(checkpoint: &Path, ids: &[u32], path: &Path) {
+/// The model of a checkpoint and its parameters.
+fn whole_model(checkpoint: &Path) -> (Arc<dyn Model>, ParamTree) {
     let config = std::fs::read_to_string(checkpoint.join("config.json")).expect("config.json");
     let config: Value = serde_json::from_str(&config).expect("JSON");
     let class = config["architectures"][0].as_str().expect("a class");
@@ -129,11 +227,15 @@ fn write_logits(checkpoint: &Path, ids: &[u32], path: &Path) {
     let model = (entry.expect("a model of ours").build.from_hf)(&config).expect("a model");
     let weights = Weights::open(checkpoint).expect("weights");
     let params = tt_trainers::load_params(&*model, &weights, Device::Cpu).expect("parameters");
+    (model, params)
+}
 
+/// Writes ids `[1, T]` and the model's logits `[1, T, V]`.
+fn write_logits(model: &dyn Model, params: &ParamTree, ids: &[u32], path: &Path) {
     let input = Tensor::from_slice(ids, (1, ids.len()), Device::Cpu).expect("ids");
     let input = Input::rows(input).expect("input");
     let logits = model
-        .logits(&Forward::inference(&params), &input)
+        .logits(&Forward::inference(params), &input)
         .expect("logits");
     let shape = logits.dims().to_vec();
     let logits = bytes(&logits.to_vec::<f32>().expect("f32"), f32::to_le_bytes);
