@@ -9,7 +9,7 @@ use tt_data::{
 };
 
 use crate::baselines::{Baselines, Bigrams, unigram_nats};
-use crate::{Batch, BatchShape, BuildCollator, Collator, Loader, TABLE};
+use crate::{Batch, BatchShape, BuildCollator, Collator, Layout, Loader, TABLE};
 
 /// Tokens of the training split that the bigram baseline counts.
 const BIGRAM_TOKENS: usize = 1 << 18;
@@ -135,6 +135,40 @@ impl Pipeline {
             cursor.unwrap_or_default(),
             num_epochs,
         )
+    }
+
+    /// Batches of all epochs, or `None` if there is no end. Encodes the data once, as how many rows it fills depends on
+    /// the length of each example.
+    pub fn num_batches(&self) -> Result<Option<u64>, DataError> {
+        let PipelineOptions {
+            seed,
+            shard,
+            num_epochs: Some(num_epochs),
+            micro_batch_size,
+            ..
+        } = self.options
+        else {
+            return Ok(None);
+        };
+        let train = &self.dataset.train;
+        let order = Order::new(seed, shard, train.num_rows())?;
+        let mut loader = self.loader(train, order, Cursor::default(), Some(1))?;
+        let seq_len = self.config.sequence_length;
+        let (mut rows, mut tokens) = (0u64, 0u64);
+        while let Some(batch) = loader.next_batch()? {
+            for segments in batch.segment_ids.chunks(seq_len) {
+                let filled = segments.iter().filter(|&&segment| segment != 0).count();
+                rows += u64::from(filled > 0);
+                tokens += filled as u64;
+            }
+            loader.recycle(batch);
+        }
+        let rows = match self.collator.layout() {
+            // Rows are filled across the end of an epoch.
+            Layout::Packed => (tokens * num_epochs).div_ceil(seq_len as u64),
+            Layout::Padded => rows * num_epochs,
+        };
+        Ok(Some(rows.div_ceil(micro_batch_size as u64)))
     }
 
     /// The validation batches: the same for every seed, rank and step. Rows beyond

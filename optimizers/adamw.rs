@@ -1,17 +1,17 @@
 //! AdamW: Adam with decoupled weight decay, in PyTorch's form with bias correction.
 //!
-//! Slots: `exp_avg` and `exp_avg_sq`, f32, of each parameter's shape. Source: Loshchilov and Hutter 2019,
-//! arXiv:1711.05101.
-
-use std::sync::Arc;
+//! State: `exp_avg` and `exp_avg_sq`, with `amsgrad` also `max_exp_avg_sq`. Formula: [`AdamParams`]. Source: Loshchilov
+//! and Hutter 2019, arXiv:1711.05101.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tt_nn::{ParamSpec, ParamTree};
-use tt_tensor::{Parameter, Tensor, fused};
+use tt_tensor::{AdamParams, UpdateRule};
 
-use crate::error::Result;
-use crate::{LoadSlot, Optimizer, Slot, StepContext};
+use crate::elementwise::{Elementwise, Rule};
+use crate::state::StateDtype;
+
+/// The optimizer; see the module.
+pub type AdamW = Elementwise<AdamWConfig>;
 
 /// `adamw.AdamW`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -32,110 +32,71 @@ pub struct AdamWConfig {
     #[serde(default)]
     #[schemars(range(min = 0.0))]
     pub weight_decay: f64,
+    /// Divides by the largest second moment so far.
+    #[serde(default)]
+    pub amsgrad: bool,
+    /// Number format of the moments; bf16 takes half the memory.
+    #[serde(default)]
+    pub state_dtype: StateDtype,
 }
 
-fn default_betas() -> [f64; 2] {
+impl AdamWConfig {
+    /// The defaults of the options at a rate.
+    pub fn new(lr: f64) -> Self {
+        Self {
+            lr,
+            betas: default_betas(),
+            eps: default_eps(),
+            weight_decay: 0.0,
+            amsgrad: false,
+            state_dtype: StateDtype::F32,
+        }
+    }
+}
+
+pub(crate) fn default_betas() -> [f64; 2] {
     [0.9, 0.999]
 }
 
-fn default_eps() -> f64 {
+pub(crate) fn default_eps() -> f64 {
     1e-8
 }
 
-/// The optimizer; see the module.
-pub struct AdamW {
-    config: AdamWConfig,
-    step: u64,
-    entries: Vec<Entry>,
+/// The state of Adam in all its forms.
+pub(crate) fn state_names(amsgrad: bool) -> &'static [&'static str] {
+    match amsgrad {
+        true => &["exp_avg", "exp_avg_sq", "max_exp_avg_sq"],
+        false => &["exp_avg", "exp_avg_sq"],
+    }
 }
 
-struct Entry {
-    parameter: Arc<Parameter>,
-    decays: bool,
-    exp_avg: Tensor,
-    exp_avg_sq: Tensor,
-}
+impl Rule for AdamWConfig {
+    fn lr(&self) -> f64 {
+        self.lr
+    }
 
-impl AdamW {
-    /// Moments of zero for every trainable parameter.
-    pub fn new(config: AdamWConfig, params: &ParamTree) -> Result<Self> {
-        let trainable = params.iter().filter(|(_, p)| p.is_trainable());
-        let entry = |(spec, parameter): (&ParamSpec, &Arc<Parameter>)| {
-            let (shape, device) = (spec.shape.clone(), parameter.value().device());
-            Ok(Entry {
-                parameter: parameter.clone(),
-                decays: spec.decays(),
-                exp_avg: Tensor::zeros(shape.clone(), device)?,
-                exp_avg_sq: Tensor::zeros(shape, device)?,
-            })
-        };
-        Ok(Self {
-            config,
-            step: 0,
-            entries: trainable.map(entry).collect::<Result<_>>()?,
+    fn state_names(&self) -> &'static [&'static str] {
+        state_names(self.amsgrad)
+    }
+
+    fn state_dtype(&self) -> StateDtype {
+        self.state_dtype
+    }
+
+    fn update(&self, lr: f64, step: u64, decays: bool) -> UpdateRule {
+        UpdateRule::Adam(AdamParams {
+            lr,
+            beta1: self.betas[0],
+            beta2: self.betas[1],
+            eps: self.eps,
+            weight_decay: if decays { self.weight_decay } else { 0.0 },
+            decoupled: true,
+            amsgrad: self.amsgrad,
+            step,
         })
     }
-}
 
-impl Optimizer for AdamW {
-    fn lr(&self) -> f64 {
-        self.config.lr
-    }
-
-    fn step(&mut self, context: &StepContext) -> Result<()> {
-        self.step += 1;
-        for entry in &self.entries {
-            // A parameter that no loss depended on in this step keeps its value and its moments.
-            let Some(grad) = entry.parameter.take_grad() else {
-                continue;
-            };
-            let step = fused::AdamWStep {
-                lr: context.lr,
-                beta1: self.config.betas[0],
-                beta2: self.config.betas[1],
-                eps: self.config.eps,
-                weight_decay: if entry.decays {
-                    self.config.weight_decay
-                } else {
-                    0.0
-                },
-                step: self.step,
-            };
-            let (m, v) = (&entry.exp_avg, &entry.exp_avg_sq);
-            let value = entry.parameter.value();
-            fused::adamw_step(&step, &value, &grad, &context.grad_scale, m, v)?;
-        }
-        Ok(())
-    }
-
-    fn steps(&self) -> u64 {
-        self.step
-    }
-
-    fn slots(&self) -> Vec<Slot> {
-        let of = |entry: &Entry, name, value: &Tensor| Slot {
-            parameter: entry.parameter.path().to_owned(),
-            name,
-            value: value.clone(),
-        };
-        self.entries
-            .iter()
-            .flat_map(|e| {
-                [
-                    of(e, "exp_avg", &e.exp_avg),
-                    of(e, "exp_avg_sq", &e.exp_avg_sq),
-                ]
-            })
-            .collect()
-    }
-
-    fn restore(&mut self, steps: u64, load: &mut LoadSlot) -> Result<()> {
-        self.step = steps;
-        for entry in &mut self.entries {
-            let path = entry.parameter.path();
-            entry.exp_avg = load(path, "exp_avg")?;
-            entry.exp_avg_sq = load(path, "exp_avg_sq")?;
-        }
-        Ok(())
+    fn check(&self) -> Result<(), String> {
+        self.state_dtype.check(&self.betas)
     }
 }

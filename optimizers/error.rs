@@ -9,6 +9,8 @@ pub enum Error {
         why: String,
     },
     #[error(transparent)]
+    Nn(#[from] tt_nn::Error),
+    #[error(transparent)]
     Tensor(#[from] tt_tensor::Error),
 }
 

@@ -8,35 +8,66 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let spec = ParamSpec { path: "w".into(), shape: vec![2], init: Init::Ones, kind: ParamKind::Linear };
 //! let params = ParamTree::init(&[spec], Seed::new(0), Device::Cpu)?;
-//! let config = AdamWConfig { lr: 0.1, betas: [0.9, 0.95], eps: 1e-8, weight_decay: 0.0 };
-//! let mut optimizer = AdamW::new(config, &params)?;
+//! let mut optimizer = AdamW::new(AdamWConfig::new(0.1), &params)?;
 //! let tape = Tape::new();
 //! tape.backward(&tape.watch(params.get("w")?).sqr()?.sum_all()?)?;
-//! optimizer.step(&StepContext { lr: 0.1, grad_scale: Tensor::ones(1, Device::Cpu)? })?;
+//! let grad_scale = Tensor::ones(1, Device::Cpu)?;
+//! optimizer.step(&StepContext { lr: 0.1, grad_scale, wants_metrics: false })?;
 //! let w = params.get("w")?.value().to_vec::<f32>()?;
 //! assert!((w[0] - 0.9).abs() < 1e-6);
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! An optimizer that treats every weight alike is a [`Rule`]: its config says which formula of the kernel it is.
 
+mod adafactor;
+mod adagrad;
+mod adam;
 mod adamw;
+mod elementwise;
 mod error;
+mod groups;
+mod lion;
+mod metrics;
+mod muon;
+mod rmsprop;
 mod schedule;
+mod schedules;
+mod sgd;
+mod state;
 
 use tt_config::{Diagnostics, Entry, Section, Table};
 use tt_nn::ParamTree;
 use tt_tensor::Tensor;
 
+pub use adafactor::{Adafactor, AdafactorConfig, TorchAdafactorConfig};
+pub use adagrad::{Adagrad, AdagradConfig};
+pub use adam::{Adam, AdamConfig};
 pub use adamw::{AdamW, AdamWConfig};
+pub use elementwise::{Elementwise, Rule};
 pub use error::{Error, Result};
-pub use schedule::{Schedule, ScheduleConfig, ScheduleKind, ScheduleOptions};
+pub use groups::{Assignment, MAIN, Optimizers, Scheduled};
+pub use lion::{Lion, LionConfig};
+pub use muon::{AdjustLr, Muon, MuonAdamWConfig, MuonConfig, NewtonSchulzDtype};
+pub use rmsprop::{RmsProp, RmsPropConfig};
+pub use schedule::{Schedule, ScheduleConfig, ScheduleError, SchedulePlan, Warmup};
+pub use schedules::{
+    CosineOptions, Curve, InverseSqrtOptions, MinLrOptions, PolynomialOptions, ReadShape,
+    RestartsOptions, SCHEDULES, Shape, StableOptions, WarmupMinLrOptions,
+};
+pub use sgd::{Sgd, SgdConfig};
+pub use state::StateDtype;
 
 /// What a step needs besides parameters and gradients.
+#[derive(Clone)]
 pub struct StepContext {
     /// Rate of this step, after the schedule.
     pub lr: f64,
     /// f32 `[1]`, multiplies every gradient: the clip factor over the divisor of the loss. Stays on the device.
     pub grad_scale: Tensor,
+    /// Whether [`Optimizer::metrics`] will be asked for after this step.
+    pub wants_metrics: bool,
 }
 
 /// One named tensor of an optimizer's state.
@@ -49,40 +80,100 @@ pub struct Slot {
 
 /// Changes parameters by their gradients.
 pub trait Optimizer: Send {
-    /// Peak learning rate, which the schedule multiplies.
+    /// Peak learning rate of the next step, which the schedule multiplies.
     fn lr(&self) -> f64;
 
     /// One step on every parameter that has a gradient; the gradients are taken.
     fn step(&mut self, context: &StepContext) -> Result<()>;
 
+    /// Numbers about the last step by name, f32 `[]`, still on the device. Asked for only after a step whose context wants
+    /// them, and logged beside the loss.
+    fn metrics(&self) -> Result<Vec<(String, Tensor)>> {
+        Ok(Vec::new())
+    }
+
     /// Steps made so far.
     fn steps(&self) -> u64;
 
-    /// The state, keyed by (parameter path, slot), sharing memory with the optimizer.
+    /// The state, keyed by (parameter path, slot), sharing memory with the optimizer. f32 or bf16.
     fn slots(&self) -> Vec<Slot>;
 
     /// Takes up a saved state.
     fn restore(&mut self, steps: u64, load: &mut LoadSlot) -> Result<()>;
 }
 
-/// Gives the saved value of a slot by parameter path and slot name, of the parameter's shape.
+/// Gives the saved value of a slot by parameter path and slot name, as f32, in the shape it was saved in.
 pub type LoadSlot<'a> = dyn FnMut(&str, &'static str) -> Result<Tensor> + 'a;
 
-/// Reads `trainer.optimizer.kwargs`; the optimizer is made once there are parameters.
+/// Reads an optimizer's `kwargs`; it is made once there are parameters.
 pub type BuildOptimizer = fn(&Section<'_>) -> std::result::Result<MakeOptimizer, Diagnostics>;
 
-/// Makes an optimizer for these parameters.
+/// Makes an optimizer for the trainable ones of these parameters.
 pub type MakeOptimizer = Box<dyn FnOnce(&ParamTree) -> Result<Box<dyn Optimizer>> + Send>;
 
 /// What `trainer.optimizer.type` may name.
 pub const TABLE: Table<BuildOptimizer> = Table::new(
     "optimizer",
-    &[Entry::new::<AdamWConfig>(
-        "adamw.AdamW",
-        "Adam with decoupled weight decay",
-        |kwargs| {
-            let config: AdamWConfig = kwargs.extract()?;
-            Ok(Box::new(|params| Ok(Box::new(AdamW::new(config, params)?))))
-        },
-    )],
+    &[
+        Entry::new::<AdamWConfig>(
+            "adamw.AdamW",
+            "Adam with decoupled weight decay",
+            elementwise::build::<AdamWConfig>,
+        ),
+        Entry::new::<AdamConfig>(
+            "adam.Adam",
+            "Adam with L2 regularisation",
+            elementwise::build::<AdamConfig>,
+        ),
+        Entry::new::<SgdConfig>(
+            "sgd.SGD",
+            "gradient descent with momentum",
+            elementwise::build::<SgdConfig>,
+        ),
+        Entry::new::<LionConfig>(
+            "lion.Lion",
+            "signs of a momentum",
+            elementwise::build::<LionConfig>,
+        ),
+        Entry::new::<AdafactorConfig>(
+            "adafactor.Adafactor",
+            "second moments by row and column, as in transformers",
+            |kwargs| {
+                let config: AdafactorConfig = kwargs.extract()?;
+                config.check().map_err(|why| kwargs.error(why))?;
+                Ok(Box::new(|params| {
+                    Ok(Box::new(Adafactor::new(config, params)?))
+                }))
+            },
+        ),
+        Entry::new::<TorchAdafactorConfig>(
+            "adafactor.TorchAdafactor",
+            "second moments by row and column, as in PyTorch",
+            |kwargs| {
+                let config: TorchAdafactorConfig = kwargs.extract()?;
+                Ok(Box::new(|params| {
+                    Ok(Box::new(Adafactor::torch(config, params)?))
+                }))
+            },
+        ),
+        Entry::new::<MuonConfig>(
+            "muon.Muon",
+            "orthogonalised momentum for linear layers, AdamW for the rest",
+            |kwargs| {
+                let config: MuonConfig = kwargs.extract()?;
+                config.check().map_err(|why| kwargs.error(why))?;
+                Ok(Box::new(|params| Ok(Box::new(Muon::new(config, params)?))))
+            },
+        ),
+        Entry::new::<AdagradConfig>(
+            "adagrad.Adagrad",
+            "rates that fall with all squared gradients so far",
+            elementwise::build::<AdagradConfig>,
+        ),
+        Entry::new::<RmsPropConfig>(
+            "rmsprop.RMSprop",
+            "gradients over their root mean square",
+            elementwise::build::<RmsPropConfig>,
+        ),
+    ],
 );

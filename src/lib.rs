@@ -24,6 +24,7 @@ mod ending;
 mod failure;
 mod hydra_help;
 mod migration;
+mod optimization;
 mod origins;
 mod out;
 mod parameters;

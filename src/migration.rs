@@ -47,10 +47,8 @@ const TABLE: &[Unused] = &[
     Unused { key: "model.pad_token_id", values: Any, note: "padding is masked and needs no token" },
     Unused { key: "model.hidden_act", values: Only(&["silu"]), note: "the model's activation is silu" },
     Unused { key: "model.attention_dropout", values: Only(&["false", "0", "0.0"]), note: "attention has no dropout" },
-    Unused { key: "trainer.max_grad_value", values: Only(&["null"]), note: "gradients are clipped by norm alone" },
     Unused { key: "trainer.optimizer.kwargs.update_clip", values: Only(&["null"]), note: "updates are not clipped" },
     Unused { key: "trainer.optimizer.kwargs.correct_bias", values: Only(&["true"]), note: "the bias is always corrected" },
-    Unused { key: "trainer.optimizer.kwargs.state_dtype", values: Any, note: "the optimizer's state is float32" },
 ];
 
 /// Takes out what is not used, and gives what to tell the user about it.

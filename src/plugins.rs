@@ -37,6 +37,7 @@ impl Plugins {
             section("model.type", &self.models),
             section("trainer.type", &self.trainers),
             section("trainer.optimizer.type", &self.optimizers),
+            section("trainer.lr_scheduler.type", &tt_optimizers::SCHEDULES),
             section("data.collator.type", &self.collators),
         ]
         .join("\n")

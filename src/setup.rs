@@ -14,7 +14,6 @@ use tt_config::{Composition, Diagnostic, Diagnostics, Table};
 use tt_data::{DATASETS, DataError, Tokenizer};
 use tt_models::Model;
 use tt_nn::Recompute;
-use tt_optimizers::MakeOptimizer;
 use tt_remat::{Remat, RematConfig};
 use tt_trainers::{Trainer, TrainerConfig};
 
@@ -22,6 +21,7 @@ use crate::adapter::Adapter;
 use crate::commands::Invocation;
 use crate::config::AppConfig;
 use crate::configs::Groups;
+use crate::optimization::OptimizersPlan;
 use crate::plugins::Plugins;
 use crate::pretrained::{self, Pretrained, TOKENIZER};
 
@@ -36,7 +36,7 @@ pub(crate) struct Setup {
     pub(crate) trainer_config: TrainerConfig,
     pub(crate) collators: Table<BuildCollator>,
     pub(crate) trainer: Box<dyn Trainer>,
-    pub(crate) make_optimizer: MakeOptimizer,
+    pub(crate) optimizers: OptimizersPlan,
 }
 
 impl Setup {
@@ -80,7 +80,7 @@ impl Setup {
                 pretrained: parts.pretrained,
                 adapter: parts.adapter,
                 trainer: parts.trainer,
-                make_optimizer: parts.make_optimizer,
+                optimizers: parts.optimizers,
             }),
             _ => Err(problems.found),
         }
@@ -253,13 +253,13 @@ struct Parts {
     pretrained: Option<Pretrained>,
     adapter: Option<Adapter>,
     trainer: Box<dyn Trainer>,
-    make_optimizer: MakeOptimizer,
+    optimizers: OptimizersPlan,
 }
 
 impl Parts {
     fn read(composition: &Composition, plugins: &Plugins, problems: &mut Problems) -> Option<Self> {
         let trainer = problems.take(build_trainer(composition, plugins));
-        let make_optimizer = problems.take(build_optimizer(composition, plugins));
+        let optimizers = problems.take(OptimizersPlan::read(composition, plugins));
         let pretrained = problems.take(Pretrained::open(composition))?;
         let hf_config = pretrained.as_ref().and_then(Pretrained::config);
         let model = problems.take(build_model(composition, plugins, hf_config))?;
@@ -274,7 +274,7 @@ impl Parts {
             pretrained,
             adapter,
             trainer: trainer?,
-            make_optimizer: make_optimizer?,
+            optimizers: optimizers?,
         })
     }
 }
@@ -335,18 +335,6 @@ fn build_trainer(
     let kwargs = section
         .section("kwargs")
         .describe(plugins.trainers.subject(entry));
-    (entry.build)(&kwargs)
-}
-
-fn build_optimizer(
-    composition: &Composition,
-    plugins: &Plugins,
-) -> Result<MakeOptimizer, Diagnostics> {
-    let section = composition.section("trainer.optimizer");
-    let entry = plugins.optimizers.choose(&section)?;
-    let kwargs = section
-        .section("kwargs")
-        .describe(plugins.optimizers.subject(entry));
     (entry.build)(&kwargs)
 }
 

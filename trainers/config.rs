@@ -4,12 +4,14 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tt_checkpoint::CheckpointConfig;
-use tt_optimizers::{ScheduleConfig, ScheduleKind};
+use tt_config::Ordered;
+use tt_optimizers::ScheduleConfig;
 
 use crate::error::{Error, Result};
 use crate::guard::BadStepsConfig;
 use crate::loss_scale::LossScaleConfig;
 use crate::spikes::SpikeGuardConfig;
+use crate::training::Clipping;
 
 /// How a model is trained.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -61,6 +63,10 @@ pub struct TrainerConfig {
     #[serde(default)]
     #[schemars(range(min = 1e-9))]
     pub max_grad_norm: Option<f64>,
+    /// After that, each element of a gradient is bounded by this in both directions; null: not clipped.
+    #[serde(default)]
+    #[schemars(range(min = 1e-9))]
+    pub max_grad_value: Option<f64>,
     /// What is done about a step whose loss or gradient is not finite.
     #[serde(default)]
     pub bad_steps: BadStepsConfig,
@@ -71,24 +77,34 @@ pub struct TrainerConfig {
     #[serde(default)]
     pub loss_scale: LossScaleConfig,
     /// What changes the weights.
-    pub optimizer: OptimizerConfig,
+    #[serde(default)]
+    pub optimizer: Option<OptimizerConfig>,
     /// How the learning rate changes over the run.
-    pub lr_scheduler: ScheduleConfig,
+    #[serde(default)]
+    pub lr_scheduler: Option<ScheduleConfig>,
+    /// Further optimizers by name, each for parameters of its own; `optimizer` has the rest.
+    #[serde(default)]
+    pub multiple_optimizers: Option<Ordered<OptimizerGroupConfig>>,
+    /// Logs the optimizers' metrics every `log_interval` steps: how far weights move, and what each has of its own.
+    #[serde(default)]
+    pub optimizer_metrics: bool,
 }
 
 impl TrainerConfig {
+    /// How gradients are bounded.
+    pub(crate) fn clipping(&self) -> Clipping {
+        Clipping {
+            max_norm: self.max_grad_norm,
+            max_value: self.max_grad_value,
+        }
+    }
+
     /// What no single key shows to be wrong. Error: `Config`, with the key to change.
     pub fn check(&self) -> Result<()> {
         let fail = |key, why| Err(Error::Config { key, why });
         if self.max_steps.is_none() && self.num_epochs.is_none() {
             let why = "either this or `trainer.num_epochs` must be given".to_owned();
             return fail("trainer.max_steps", why);
-        }
-        let scheduler = &self.lr_scheduler;
-        let endless = self.max_steps.is_none() && scheduler.num_training_steps.is_none();
-        if endless && scheduler.kind == ScheduleKind::Cosine {
-            let why = "a cosine needs a length: give this or `trainer.max_steps`".to_owned();
-            return fail("trainer.lr_scheduler.num_training_steps", why);
         }
         let (global, micro) = (self.global_batch_size, self.micro_batch_size);
         if micro == 0 || !global.is_multiple_of(micro) {
@@ -109,6 +125,21 @@ pub struct OptimizerConfig {
     /// Options of the optimizer, by name.
     #[serde(default)]
     pub kwargs: Map<String, Value>,
+}
+
+/// One of `trainer.multiple_optimizers`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct OptimizerGroupConfig {
+    /// Which parameters it has, by globs over their paths, `model.layers.*.mlp.**`; the first optimizer that matches has a
+    /// parameter. Null: what no other has.
+    #[serde(default)]
+    pub parameters: Option<Vec<String>>,
+    /// What changes them.
+    pub optimizer: OptimizerConfig,
+    /// How its learning rate changes; null: as `trainer.lr_scheduler` says.
+    #[serde(default)]
+    pub lr_scheduler: Option<ScheduleConfig>,
 }
 
 /// `trainer.sample`: continuations of validation rows.

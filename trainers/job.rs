@@ -14,7 +14,7 @@ use tt_collators::{Batch, Loader, Pipeline};
 use tt_metrics::{Metrics, Scalars, StepRecord, ValRecord};
 use tt_models::Model;
 use tt_nn::{ParamTree, Recompute};
-use tt_optimizers::{Optimizer, Schedule};
+use tt_optimizers::Optimizers;
 use tt_tensor::{Device, Precision, Seed};
 
 use crate::Trainer;
@@ -46,7 +46,7 @@ pub struct TrainJob {
     /// Initial parameters; replaced by the checkpoint's when resuming.
     pub params: ParamTree,
     pub trainer: Box<dyn Trainer>,
-    pub optimizer: Box<dyn Optimizer>,
+    pub optimizers: Optimizers,
     pub config: TrainerConfig,
     pub data: Pipeline,
     pub device: Device,
@@ -91,7 +91,7 @@ impl TrainJob {
             model,
             params,
             mut trainer,
-            optimizer,
+            optimizers,
             config,
             data,
             device,
@@ -103,16 +103,9 @@ impl TrainJob {
             stop,
         } = self;
         check(&config, &data, &*model)?;
-        let total = config.max_steps.unwrap_or(u64::MAX);
-        let mut training = Training::new(
-            model,
-            optimizer,
-            params,
-            Schedule::new(&config.lr_scheduler, total),
-            config.max_grad_norm,
-            Seed::new(seed),
-            device,
-        );
+        let mut training = Training::new(model, params, optimizers, Seed::new(seed), device);
+        training.clipping = config.clipping();
+        training.metrics_interval = config.optimizer_metrics.then_some(config.log_interval);
         training.recompute = recompute;
         training.precision = precision;
         training.adapter = adapter;
@@ -279,6 +272,7 @@ impl Run {
         let StepOutput {
             numbers,
             lr,
+            of_optimizers,
             verdict,
         } = output;
         let is_applied = matches!(verdict, Verdict::Apply | Verdict::Warn(_));
@@ -287,6 +281,7 @@ impl Run {
             .into_iter()
             .map(|(name, x)| (name.to_owned(), x.into()))
             .collect();
+        scalars.extend(of_optimizers);
         if let Some(scale) = scale {
             let skipped = self.training.guard.skipped_steps() as i64;
             scalars.insert("loss_scale".to_owned(), scale.into());
@@ -364,7 +359,7 @@ impl Run {
         let state = TrainState {
             step: self.training.step,
             tokens: self.tokens,
-            optimizer_steps: self.training.optimizer.steps(),
+            optimizer_steps: self.training.optimizers.steps(),
             seed: self.seed,
             cursor: self.cursor,
             data: self.data.fingerprint().to_owned(),

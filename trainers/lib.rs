@@ -44,7 +44,7 @@ use tt_nn::Forward;
 use tt_tensor::Tensor;
 
 pub use adapted::{Adapted, Base, BaseOrigin, base_of, draw_base, load_adapter, load_base};
-pub use config::{OptimizerConfig, SampleConfig, TrainerConfig};
+pub use config::{OptimizerConfig, OptimizerGroupConfig, SampleConfig, TrainerConfig};
 pub use device_batch::DeviceBatch;
 pub use error::{Error, Result};
 pub use guard::{BadStepAction, BadStepsConfig, Cause, StepGuard, Verdict};
@@ -53,7 +53,7 @@ pub use lm_trainer::{LMTrainer, LMTrainerOptions};
 pub use loss_scale::LossScaleConfig;
 pub use rehearsal::{Footprint, ParameterCount, Rehearsal};
 pub use spikes::{Spike, SpikeAction, SpikeGuardConfig};
-pub use training::{StepNumbers, StepOutput, Totals, Training};
+pub use training::{Clipping, StepNumbers, StepOutput, Totals, Training};
 pub use validation::Continuation;
 pub use weights::load_params;
 

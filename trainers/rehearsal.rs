@@ -11,7 +11,7 @@ use tt_collators::Batch;
 use tt_engine::{Limits, Sampler, Sampling, generate};
 use tt_models::Model;
 use tt_nn::{ParamTree, Recompute};
-use tt_optimizers::{Optimizer, Schedule};
+use tt_optimizers::Optimizers;
 use tt_tensor::{Device, MetaDevice, Precision, Seed, Tensor};
 
 use crate::Trainer;
@@ -26,7 +26,7 @@ pub struct Rehearsal {
     pub model: Arc<dyn Model>,
     pub params: ParamTree,
     pub trainer: Box<dyn Trainer>,
-    pub optimizer: Box<dyn Optimizer>,
+    pub optimizers: Optimizers,
     pub config: TrainerConfig,
     /// Modules that are run again in the backward pass.
     pub recompute: Option<Arc<dyn Recompute>>,
@@ -78,13 +78,12 @@ impl Rehearsal {
         let live = || device.usage().live_bytes;
         let mut training = Training::new(
             self.model,
-            self.optimizer,
             self.params,
-            Schedule::new(&config.lr_scheduler, u64::MAX),
-            config.max_grad_norm,
+            self.optimizers,
             Seed::new(0),
             Device::Meta(device),
         );
+        training.clipping = config.clipping();
         training.recompute = self.recompute;
         training.precision = self.precision;
         trainer.post_init(&mut training)?;
@@ -121,8 +120,8 @@ impl Rehearsal {
         let weights = params.map(|(_, p)| bytes(&p.value())).sum();
         let trained = training.params.iter().filter(|(_, p)| p.is_trainable());
         let saved: Vec<u64> = trained.map(|(_, p)| bytes(&p.value())).collect();
-        let slots = training.optimizer.slots();
-        let slots: Vec<u64> = slots.iter().map(|slot| bytes(&slot.value)).collect();
+        let slots = training.optimizers.slots();
+        let slots: Vec<u64> = slots.map(|(_, slot)| bytes(&slot.value)).collect();
         let largest = saved.iter().chain(&slots).max().copied().unwrap_or(0);
         let (saved_weights, optimizer) = (saved.iter().sum(), slots.iter().sum());
         let snapshot = saved_weights + optimizer + largest;

@@ -1,7 +1,8 @@
 //! Everything of a run that must survive: what a checkpoint takes and gives back.
 //!
-//! `model.safetensors` holds the parameters (those that are trained in `adapter_model.safetensors`, if an adapter is), `trainer_state/optimizer.safetensors` the optimizer's slots as
-//! `<slot>/<parameter>`, `trainer_state/state.json` the rest.
+//! `model.safetensors` holds the parameters (those that are trained in `adapter_model.safetensors`, if an adapter is),
+//! `trainer_state/optimizer.safetensors` the optimizers' slots as `<optimizer>/<slot>/<parameter>`,
+//! `trainer_state/state.json` the rest.
 
 use std::path::PathBuf;
 
@@ -9,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tt_checkpoint::{Checkpoint, HostTensor, Snapshot, TensorMap, Weights};
 use tt_data::{Cursor, Tokenizer};
-use tt_tensor::{Device, Tensor};
+use tt_tensor::{DType, Device, Tensor};
 
 use crate::Trainer;
 use crate::adapted::Base;
@@ -57,8 +58,8 @@ pub(crate) fn snapshot(
         None => (Value::Null, whole_model(training)?),
     };
     let mut optimizer = TensorMap::new();
-    for slot in training.optimizer.slots() {
-        let key = slot_key(&slot.parameter, slot.name);
+    for (name, slot) in training.optimizers.slots() {
+        let key = slot_key(name, &slot.parameter, slot.name);
         optimizer.insert(key, host(&slot.value)?);
     }
     let mut config = training.model.hf_config();
@@ -101,15 +102,15 @@ pub(crate) fn restore(
         .map_err(|error| Error::State(format!("{}: {error}", checkpoint.dir().display())))?;
     let weights = checkpoint.optimizer()?;
     let device = training.device;
+    let steps = state.optimizer_steps;
     training
-        .optimizer
-        .restore(state.optimizer_steps, &mut |parameter, slot| {
-            load_slot(&weights, parameter, slot, device).map_err(|why| {
-                tt_optimizers::Error::State {
-                    parameter: parameter.to_owned(),
-                    slot,
-                    why,
-                }
+        .optimizers
+        .restore(steps, &mut |optimizer, parameter, slot| {
+            let key = slot_key(optimizer, parameter, slot);
+            load_slot(&weights, &key, device).map_err(|why| tt_optimizers::Error::State {
+                parameter: parameter.to_owned(),
+                slot,
+                why,
             })
         })?;
     trainer.restore(&state.trainer)?;
@@ -118,25 +119,22 @@ pub(crate) fn restore(
     Ok(state)
 }
 
-fn load_slot(
-    weights: &Weights,
-    parameter: &str,
-    slot: &str,
-    device: Device,
-) -> std::result::Result<Tensor, String> {
-    let key = slot_key(parameter, slot);
-    let shape = weights.shape(&key).ok_or("missing in the checkpoint")?;
+fn load_slot(weights: &Weights, key: &str, device: Device) -> std::result::Result<Tensor, String> {
+    let shape = weights.shape(key).ok_or("missing in the checkpoint")?;
     let mut values = Vec::new();
     weights
-        .read_f32(&key, &mut values)
+        .read_f32(key, &mut values)
         .map_err(|error| error.to_string())?;
     Tensor::from_slice(&values, shape, device).map_err(|error| error.to_string())
 }
 
-fn slot_key(parameter: &str, slot: &str) -> String {
-    format!("{slot}/{parameter}")
+fn slot_key(optimizer: &str, parameter: &str, slot: &str) -> String {
+    format!("{optimizer}/{slot}/{parameter}")
 }
 
 fn host(tensor: &Tensor) -> Result<HostTensor> {
-    Ok(HostTensor::from_f32(tensor.dims(), &tensor.to_vec()?))
+    Ok(match tensor.dtype() {
+        DType::BF16 => HostTensor::from_bf16(tensor.dims(), &tensor.to_vec()?),
+        _ => HostTensor::from_f32(tensor.dims(), &tensor.to_vec()?),
+    })
 }

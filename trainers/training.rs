@@ -7,9 +7,10 @@
 use std::sync::Arc;
 
 use tt_collators::Batch;
+use tt_metrics::Scalar;
 use tt_models::Model;
 use tt_nn::{Forward, ParamTree, Recompute};
-use tt_optimizers::{Optimizer, Schedule, StepContext};
+use tt_optimizers::Optimizers;
 use tt_tensor::{Device, Precision, Seed, Tape, Tensor, fused};
 
 use crate::Loss;
@@ -18,13 +19,14 @@ use crate::device_batch::DeviceBatch;
 use crate::error::{Error, Result};
 use crate::guard::{StepGuard, Verdict};
 
-/// Model, parameters, optimizer and position of a run.
+/// Model, parameters, optimizers and position of a run.
 pub struct Training {
     pub model: Arc<dyn Model>,
     pub params: ParamTree,
-    pub optimizer: Box<dyn Optimizer>,
-    pub schedule: Schedule,
-    pub max_grad_norm: Option<f64>,
+    pub optimizers: Optimizers,
+    pub clipping: Clipping,
+    /// Every how many steps the optimizers' metrics are made.
+    pub metrics_interval: Option<u64>,
     pub device: Device,
     /// Root of the run's randomness.
     pub seed: Seed,
@@ -40,6 +42,13 @@ pub struct Training {
     pub guard: StepGuard,
     /// Kept from step to step, so that recording does not allocate.
     tape: Tape,
+}
+
+/// How gradients of the mean loss are bounded: first all by their norm, then each element by its value.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Clipping {
+    pub max_norm: Option<f64>,
+    pub max_value: Option<f64>,
 }
 
 /// Sums over the micro-batches of a step, on the device.
@@ -58,8 +67,10 @@ pub struct Totals {
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepOutput {
     pub numbers: StepNumbers,
-    /// Rate of the step.
+    /// Rate of the step, the first optimizer's if there are several.
     pub lr: f64,
+    /// What the optimizers report by name: of several each one's rate, and their metrics where they are due.
+    pub of_optimizers: Vec<(String, Scalar)>,
     pub verdict: Verdict,
 }
 
@@ -76,19 +87,17 @@ impl Training {
     /// A run at its first step.
     pub fn new(
         model: Arc<dyn Model>,
-        optimizer: Box<dyn Optimizer>,
         params: ParamTree,
-        schedule: Schedule,
-        max_grad_norm: Option<f64>,
+        optimizers: Optimizers,
         seed: Seed,
         device: Device,
     ) -> Self {
         Self {
             model,
             params,
-            optimizer,
-            schedule,
-            max_grad_norm,
+            optimizers,
+            clipping: Clipping::default(),
+            metrics_interval: None,
             device,
             seed,
             recompute: None,
@@ -137,7 +146,7 @@ impl Training {
         }
     }
 
-    /// Steps the optimizer with the accumulated gradients, unless the guard is against it. They are taken either way.
+    /// Steps the optimizers with the accumulated gradients, unless the guard is against it. They are taken either way.
     pub fn apply(&mut self, totals: Totals) -> Result<StepOutput> {
         let count = self.gradients().count();
         if count == 0 {
@@ -147,13 +156,17 @@ impl Training {
         }
         let squares = fused::sum_squares(self.device, count, self.gradients())?;
         let (grad_scale, grad_norm) =
-            fused::clip_scale(&squares, &totals.divisor()?, self.max_grad_norm)?;
+            fused::clip_scale(&squares, &totals.divisor()?, self.clipping.max_norm)?;
         let numbers = totals.read(&grad_norm)?;
-        let lr = self.optimizer.lr() * self.schedule.factor(self.step);
+        let mut of_optimizers = self.rates();
+        let lr = of_optimizers.first().map_or(0.0, |(_, lr)| lr.to_f64());
+        if self.optimizers.len() == 1 {
+            of_optimizers.clear();
+        }
         let verdict = self.guard.judge(numbers.loss, numbers.grad_norm);
         match verdict {
             Verdict::Apply | Verdict::Warn(_) => {
-                self.optimizer.step(&StepContext { lr, grad_scale })?;
+                of_optimizers.extend(self.step_optimizers(grad_scale)?);
                 self.step += 1;
             }
             Verdict::Skip(_) => {
@@ -165,8 +178,51 @@ impl Training {
         Ok(StepOutput {
             numbers,
             lr,
+            of_optimizers,
             verdict,
         })
+    }
+
+    fn rates(&self) -> Vec<(String, Scalar)> {
+        let rates = self.optimizers.rates(self.step);
+        rates
+            .map(|(name, lr)| (format!("{name}_lr"), lr.into()))
+            .collect()
+    }
+
+    /// Lets the optimizers move. Gives their metrics if they are due, which costs a second read.
+    fn step_optimizers(&mut self, grad_scale: Tensor) -> Result<Vec<(String, Scalar)>> {
+        let grad_scale = match self.clipping.max_value {
+            None => grad_scale,
+            Some(max) => {
+                for (_, parameter) in self.params.iter() {
+                    if let Some(grad) = parameter.take_grad() {
+                        parameter.set_grad(fused::clip_value(grad, &grad_scale, max)?);
+                    }
+                }
+                Tensor::ones(1, self.device)?
+            }
+        };
+        let due = |interval: u64| (self.step + 1).is_multiple_of(interval);
+        let wants_metrics = self.metrics_interval.is_some_and(due);
+        self.optimizers
+            .step(self.step, &grad_scale, wants_metrics)?;
+        if !wants_metrics {
+            return Ok(Vec::new());
+        }
+        let (names, values): (Vec<_>, Vec<_>) = self.optimizers.metrics()?.into_iter().unzip();
+        if values.is_empty() {
+            return Ok(Vec::new());
+        }
+        let values: Vec<Tensor> = values
+            .iter()
+            .map(|value| value.reshape(1))
+            .collect::<tt_tensor::Result<_>>()?;
+        let values = Tensor::cat(&values, 0)?.to_vec::<f32>()?;
+        Ok(names
+            .into_iter()
+            .zip(values.into_iter().map(Scalar::from))
+            .collect())
     }
 
     /// Forgets what has been accumulated.

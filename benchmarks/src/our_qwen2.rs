@@ -6,7 +6,7 @@ use anyhow::Result;
 use tt_collators::Batch;
 use tt_models::{DecoderConfig, Model, Qwen2Config, Qwen2ForCausalLM, SlidingWindowConfig};
 use tt_nn::ParamTree;
-use tt_optimizers::{AdamW, AdamWConfig, Schedule, ScheduleConfig, ScheduleKind, ScheduleOptions};
+use tt_optimizers::{AdamW, AdamWConfig, Optimizers, Schedule};
 use tt_tensor::{Device, Seed};
 use tt_trainers::{LMTrainer, Trainer, Training};
 
@@ -38,23 +38,14 @@ pub fn step(shape: &Shape) -> Result<Step> {
     let model: Arc<dyn Model> = Arc::new(Qwen2ForCausalLM::new(config)?);
     let params = ParamTree::init(&model.params(), Seed::new(0), Device::Cpu)?;
     let adamw = AdamWConfig {
-        lr: 1e-3,
-        betas: [0.9, 0.999],
-        eps: 1e-8,
         weight_decay: 0.1,
+        ..AdamWConfig::new(1e-3)
     };
-    let schedule = ScheduleConfig {
-        kind: ScheduleKind::Constant,
-        num_warmup_steps: 0,
-        num_training_steps: None,
-        kwargs: ScheduleOptions::default(),
-    };
+    let adamw = AdamW::new(adamw, &params)?;
     let mut training = Training::new(
         model,
-        Box::new(AdamW::new(adamw, &params)?),
         params,
-        Schedule::new(&schedule, u64::MAX),
-        None,
+        Optimizers::single(adamw, Schedule::constant()),
         Seed::new(0),
         Device::Cpu,
     );

@@ -11,11 +11,12 @@ use tt_data::DataError;
 use tt_metrics::{Console, Jsonl, Metrics};
 use tt_nn::ParamTree;
 use tt_tensor::{Device, Precision};
-use tt_trainers::{Ending, StopFlag, TrainJob};
+use tt_trainers::{Ending, StopFlag, TrainJob, TrainerConfig};
 
 use crate::commands::Invocation;
 use crate::ending::conclude;
 use crate::failure::Failure;
+use crate::optimization::OptimizersPlan;
 use crate::origins::{self, ORIGINS};
 use crate::out;
 use crate::parameters::Sources;
@@ -68,7 +69,7 @@ fn train(
         adapter,
         trainer_config,
         trainer,
-        make_optimizer,
+        optimizers,
         ..
     } = setup;
     let device = config.device.device();
@@ -88,7 +89,8 @@ fn train(
         None => (sources.whole(&*model, device)?, None),
     };
     let size = size(&params);
-    let optimizer = make_optimizer(&params).map_err(Failure::run)?;
+    let run_length = run_length(&trainer_config, &optimizers, &data)?;
+    let optimizers = optimizers.build(&params, run_length, composition)?;
     let first_step = checkpoint.as_ref().map_or(0, Checkpoint::step);
     let console = Console::new(
         &config.logging,
@@ -100,7 +102,7 @@ fn train(
         model,
         params,
         trainer,
-        optimizer,
+        optimizers,
         config: trainer_config,
         data,
         device,
@@ -248,6 +250,22 @@ fn warn_of_changes(
         );
     }
     Ok(())
+}
+
+/// Steps of the run, if they are known or a schedule depends on them.
+fn run_length(
+    config: &TrainerConfig,
+    optimizers: &OptimizersPlan,
+    data: &Pipeline,
+) -> Result<Option<u64>, Failure> {
+    if config.max_steps.is_some() || !optimizers.needs_run_length() {
+        return Ok(config.max_steps);
+    }
+    // Packed rows can only be counted by encoding all of the data.
+    out::line("counting the steps of the run, for the schedule of the learning rate");
+    let micro_batches = data.num_batches().map_err(Failure::run)?;
+    let per_step = (config.global_batch_size / config.micro_batch_size) as u64;
+    Ok(micro_batches.map(|count| count.div_ceil(per_step)))
 }
 
 /// A configuration or a checkpoint that does not fit was a wrong request; anything else is a failed run.

@@ -47,6 +47,11 @@ fn choices() -> Vec<Choice> {
         "trainer.optimizer.kwargs",
     ));
     all.extend(listed(
+        &tt_optimizers::SCHEDULES,
+        "trainer.lr_scheduler.type",
+        "trainer.lr_scheduler.kwargs",
+    ));
+    all.extend(listed(
         &tt_data::DATASETS,
         "data.dataset.url",
         "data.dataset.kwargs",

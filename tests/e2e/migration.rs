@@ -150,7 +150,6 @@ fn a_copied_configuration_trains_and_says_what_it_does_not_use() {
         "model.pad_token_id",
         "model.hidden_act",
         "model.attention_dropout",
-        "trainer.max_grad_value",
         "trainer.optimizer.kwargs.update_clip",
         "trainer.micro_batch_size",
     ];

@@ -5,7 +5,7 @@ mod common;
 use tt_collators::Batch;
 use tt_cpu::pool;
 use tt_nn::ParamTree;
-use tt_optimizers::{AdamW, AdamWConfig, Schedule};
+use tt_optimizers::{AdamW, AdamWConfig, Optimizers, Schedule};
 use tt_tensor::{Device, MetaDevice, Seed};
 use tt_trainers::{LMTrainer, Result, Trainer, Training};
 
@@ -31,21 +31,14 @@ fn train(device: Device) -> Result<(Training, [usize; 3])> {
     let model = common::model(0.1);
     let params = ParamTree::init(&model.params(), Seed::new(1), device)?;
     let config = AdamWConfig {
-        lr: 1e-3,
         betas: [0.9, 0.95],
-        eps: 1e-8,
         weight_decay: 0.1,
+        ..AdamWConfig::new(1e-3)
     };
-    let schedule = serde_json::from_str(r#"{"type": "constant"}"#).unwrap();
-    let mut training = Training::new(
-        model,
-        Box::new(AdamW::new(config, &params)?),
-        params,
-        Schedule::new(&schedule, 2),
-        Some(1.0),
-        Seed::new(1),
-        device,
-    );
+    let adamw = AdamW::new(config, &params)?;
+    let optimizers = Optimizers::single(adamw, Schedule::constant());
+    let mut training = Training::new(model, params, optimizers, Seed::new(1), device);
+    training.clipping.max_norm = Some(1.0);
     let mut trainer = LMTrainer::new(0.0, 0.0);
     let batches = batches();
     trainer.train_step(&mut training, &batches)?;
@@ -61,10 +54,9 @@ fn train(device: Device) -> Result<(Training, [usize; 3])> {
             .sum(),
         gradients.map(|grad| grad.elem_count()).sum(),
         training
-            .optimizer
+            .optimizers
             .slots()
-            .iter()
-            .map(|slot| slot.value.elem_count())
+            .map(|(_, slot)| slot.value.elem_count())
             .sum(),
     ];
     training.apply(totals)?;

@@ -48,6 +48,14 @@ impl HostTensor {
         }
     }
 
+    pub fn from_bf16(shape: impl Into<Vec<usize>>, values: &[bf16]) -> Self {
+        Self {
+            dtype: Dtype::BF16,
+            shape: shape.into(),
+            bytes: values.iter().flat_map(|x| x.to_le_bytes()).collect(),
+        }
+    }
+
     pub fn from_u32(shape: impl Into<Vec<usize>>, values: &[u32]) -> Self {
         Self {
             dtype: Dtype::U32,

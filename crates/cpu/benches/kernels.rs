@@ -7,7 +7,9 @@ use std::hint::black_box;
 
 use candle_core::{CpuStorage, Device, Layout, Tensor};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use tt_cpu::{AdamWParams, AttentionParams, CrossEntropyParams, FusedOps, RngKey, View, Write};
+use tt_cpu::{
+    AdamParams, AttentionParams, CrossEntropyParams, FusedOps, RngKey, UpdateRule, View, Write,
+};
 
 const TOKENS: usize = 1024;
 const HIDDEN: usize = 256;
@@ -173,14 +175,16 @@ fn rowwise(c: &mut Criterion) {
     let (a_candle, b_candle) = (a.candle(), b_.candle());
     let rng = RngKey { key: 1, stream: 2 };
     let scale = Operand::new(&[1]);
-    let adamw = AdamWParams {
+    let adamw = UpdateRule::Adam(AdamParams {
         lr: 1e-3,
         beta1: 0.9,
         beta2: 0.99,
         eps: 1e-8,
         weight_decay: 0.1,
+        decoupled: true,
+        amsgrad: false,
         step: 9,
-    };
+    });
     let mut group = c.benchmark_group("1024x704");
     group.throughput(Throughput::Elements(len as u64));
     group.bench_function("rms_norm", |b| {
@@ -223,8 +227,25 @@ fn rowwise(c: &mut Criterion) {
     group.bench_function("fill_normal, candle", |b| {
         b.iter(|| black_box(Tensor::randn(0f32, 1.0, len, &Device::Cpu)))
     });
+    let (grad, factor) = (dy.view(), scale.view());
     group.bench_function("adamw", |b| {
-        b.iter(|| CpuStorage::adamw_step(&adamw, &mut out, dy.view(), scale.view(), &mut m, &mut v))
+        b.iter(|| {
+            let states = &mut [&mut m, &mut v];
+            CpuStorage::optimizer_step(&adamw, &mut out, grad, factor, states, None)
+        })
+    });
+    group.bench_function("adamw with sums", |b| {
+        b.iter(|| {
+            let (states, sums) = (&mut [&mut m, &mut v], Some((&mut out2, 0)));
+            CpuStorage::optimizer_step(&adamw, &mut out, grad, factor, states, sums)
+        })
+    });
+    let [mut m, mut v] = [(); 2].map(|()| CpuStorage::BF16(vec![half::bf16::ONE; len]));
+    group.bench_function("adamw with bf16 state", |b| {
+        b.iter(|| {
+            let states = &mut [&mut m, &mut v];
+            CpuStorage::optimizer_step(&adamw, &mut out, grad, factor, states, None)
+        })
     });
     group.finish();
 }

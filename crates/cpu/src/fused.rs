@@ -15,6 +15,8 @@
 use candle_core::backend::BackendStorage;
 use candle_core::{Layout, Result};
 
+use crate::UpdateRule;
+
 /// A read-only operand.
 pub type View<'a, S> = (&'a S, &'a Layout);
 
@@ -54,19 +56,6 @@ pub struct CrossEntropyParams {
     pub ignore_index: i64,
     pub label_smoothing: f32,
     pub z_loss: f32,
-}
-
-/// One AdamW step (decoupled decay, bias correction, PyTorch's form), `step` counted from 1:
-/// `p *= 1 - lr*weight_decay; m = b1*m + (1-b1)*g; v = b2*v + (1-b2)*g*g;`
-/// `p -= lr/(1-b1^step) * m / (sqrt(v/(1-b2^step)) + eps)`, with `g` first multiplied by the gradient scale.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct AdamWParams {
-    pub lr: f64,
-    pub beta1: f64,
-    pub beta2: f64,
-    pub eps: f64,
-    pub weight_decay: f64,
-    pub step: u64,
 }
 
 /// Names one stream of the counter-based generator (Philox 4x32-10); element `i` of a stream is a pure
@@ -193,14 +182,19 @@ pub trait FusedOps: BackendStorage {
     /// `self[i]` uniform in `[low, high)` for the first `len` elements.
     fn fill_uniform(&mut self, len: usize, low: f32, high: f32, rng: RngKey) -> Result<()>;
 
-    /// One step on `param` in place; `m`, `v` are the moments; all contiguous from element 0. `grad_scale` `[1]` (the clip
-    /// coefficient over the divisor of the loss) multiplies the gradient and stays on the device.
-    fn adamw_step(
-        params: &AdamWParams,
+    /// One step of `rule` on `param` in place; all operands contiguous from element 0. `grad_scale` `[1]` (the clip coefficient
+    /// over the divisor of the loss) multiplies the gradient and stays on the device. Of `states`, in the rule's order,
+    /// each is f32 or bf16. With `sums` `(out, slot)` elements `3 * slot ..` of `out` are assigned, over all elements, the
+    /// sum of squares of the step, the sum of squares of the weights after it, and how many weights moved against
+    /// their gradient.
+    fn optimizer_step(
+        rule: &UpdateRule,
         param: &mut Self,
         grad: View<Self>,
         grad_scale: View<Self>,
-        m: &mut Self,
-        v: &mut Self,
+        states: &mut [&mut Self],
+        sums: Option<(&mut Self, usize)>,
     ) -> Result<()>;
+    /// `self[i] = clamp(self[i] * scale[0], -max, max)` for the first `len` elements.
+    fn clip_value(&mut self, len: usize, scale: View<Self>, max: f32) -> Result<()>;
 }

@@ -34,6 +34,8 @@ pub mod reference;
 pub mod scratch;
 mod simd;
 mod storage;
+mod update;
 
-pub use fused::{AdamWParams, AttentionParams, CrossEntropyParams, FusedOps, RngKey, View, Write};
+pub use fused::{AttentionParams, CrossEntropyParams, FusedOps, RngKey, View, Write};
 pub use simd::isa;
+pub use update::{AdamParams, UpdateRule};

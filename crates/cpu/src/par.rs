@@ -9,7 +9,7 @@ use crate::pool::scratch;
 
 /// Elements that one task of an elementwise kernel takes: small enough to balance, large enough to hide the
 /// cost of a task (about a microsecond).
-const GRAIN: usize = 16 * 1024;
+pub(crate) const GRAIN: usize = 16 * 1024;
 
 /// Work that is not worth waking other threads for, in elements of an elementwise kernel: about 5 microseconds.
 const SERIAL: usize = 32 * 1024;

@@ -3,7 +3,7 @@
 //! These are the definitions that the fast kernels (here and on other devices) are tested against. Shapes
 //! and meanings are those of [`crate::FusedOps`], with all operands dense; ids and labels are assumed valid.
 
-use crate::{AdamWParams, AttentionParams, CrossEntropyParams};
+use crate::{AdamParams, AttentionParams, CrossEntropyParams, UpdateRule};
 
 /// `a` `[m, k]` times `b` `[k, n]`.
 pub fn matmul(a: &[f64], b: &[f64], m: usize, k: usize, n: usize) -> Vec<f64> {
@@ -276,22 +276,136 @@ pub fn embedding_backward(ids: &[u32], dy: &[f64], vocab: usize, dim: usize) -> 
     dweight
 }
 
-/// Updates `param`, `m` and `v` in place.
-pub fn adamw_step(
-    a: &AdamWParams,
+/// One rule of each kind, for tests that go over all of them.
+pub const RULES: &[UpdateRule] = &[
+    UpdateRule::Descend {
+        keep: 0.99,
+        rate: 0.1,
+    },
+    UpdateRule::Adam(ADAM),
+    UpdateRule::Adam(AdamParams {
+        decoupled: false,
+        amsgrad: true,
+        ..ADAM
+    }),
+    UpdateRule::Momentum {
+        lr: 0.1,
+        momentum: 0.9,
+        dampening: 0.2,
+        nesterov: true,
+        weight_decay: 0.1,
+        is_first: false,
+    },
+    UpdateRule::Lion {
+        lr: 1e-2,
+        beta1: 0.9,
+        beta2: 0.99,
+        weight_decay: 0.1,
+    },
+    UpdateRule::Adagrad {
+        lr: 0.1,
+        eps: 1e-8,
+        weight_decay: 0.1,
+    },
+    UpdateRule::RmsProp {
+        lr: 0.1,
+        alpha: 0.9,
+        eps: 1e-8,
+        weight_decay: 0.1,
+    },
+];
+
+const ADAM: AdamParams = AdamParams {
+    lr: 1e-2,
+    beta1: 0.9,
+    beta2: 0.95,
+    eps: 1e-8,
+    weight_decay: 0.1,
+    decoupled: true,
+    amsgrad: false,
+    step: 3,
+};
+
+/// Updates `param` and the rule's states in place.
+pub fn optimizer_step(
+    rule: &UpdateRule,
     param: &mut [f64],
     grad: &[f64],
     grad_scale: f64,
-    m: &mut [f64],
-    v: &mut [f64],
+    states: &mut [Vec<f64>],
 ) {
-    let correction1 = 1.0 - a.beta1.powi(a.step as i32);
-    let correction2 = 1.0 - a.beta2.powi(a.step as i32);
-    for i in 0..param.len() {
-        let g = grad[i] * grad_scale;
-        param[i] *= 1.0 - a.lr * a.weight_decay;
-        m[i] = a.beta1 * m[i] + (1.0 - a.beta1) * g;
-        v[i] = a.beta2 * v[i] + (1.0 - a.beta2) * g * g;
-        param[i] -= a.lr / correction1 * m[i] / ((v[i] / correction2).sqrt() + a.eps);
+    for (i, p) in param.iter_mut().enumerate() {
+        let mut g = grad[i] * grad_scale;
+        match *rule {
+            UpdateRule::Descend { keep, rate } => *p = keep * *p - rate * g,
+            UpdateRule::Adam(a) => {
+                let t = a.step as i32;
+                if a.decoupled {
+                    *p -= a.lr * a.weight_decay * *p;
+                } else {
+                    g += a.weight_decay * *p;
+                }
+                states[0][i] = a.beta1 * states[0][i] + (1.0 - a.beta1) * g;
+                states[1][i] = a.beta2 * states[1][i] + (1.0 - a.beta2) * g * g;
+                let mut v = states[1][i];
+                if a.amsgrad {
+                    v = v.max(states[2][i]);
+                    states[2][i] = v;
+                }
+                let (m, v) = (
+                    states[0][i] / (1.0 - a.beta1.powi(t)),
+                    v / (1.0 - a.beta2.powi(t)),
+                );
+                *p -= a.lr * m / (v.sqrt() + a.eps);
+            }
+            UpdateRule::Momentum {
+                lr,
+                momentum,
+                dampening,
+                nesterov,
+                weight_decay,
+                is_first,
+            } => {
+                g += weight_decay * *p;
+                states[0][i] = match is_first {
+                    true => g,
+                    false => momentum * states[0][i] + (1.0 - dampening) * g,
+                };
+                let m = states[0][i];
+                *p -= lr * if nesterov { g + momentum * m } else { m };
+            }
+            UpdateRule::Lion {
+                lr,
+                beta1,
+                beta2,
+                weight_decay,
+            } => {
+                let direction = beta1 * states[0][i] + (1.0 - beta1) * g;
+                *p -= lr * weight_decay * *p;
+                if direction != 0.0 {
+                    *p -= lr * direction.signum();
+                }
+                states[0][i] = beta2 * states[0][i] + (1.0 - beta2) * g;
+            }
+            UpdateRule::Adagrad {
+                lr,
+                eps,
+                weight_decay,
+            } => {
+                g += weight_decay * *p;
+                states[0][i] += g * g;
+                *p -= lr * g / (states[0][i].sqrt() + eps);
+            }
+            UpdateRule::RmsProp {
+                lr,
+                alpha,
+                eps,
+                weight_decay,
+            } => {
+                g += weight_decay * *p;
+                states[0][i] = alpha * states[0][i] + (1.0 - alpha) * g * g;
+                *p -= lr * g / (states[0][i].sqrt() + eps);
+            }
+        }
     }
 }

@@ -4,7 +4,8 @@ use candle_core::{CpuStorage, Result, bail};
 
 use crate::check::{Heads, dense, dense_of, ensure, output, rows_and_cols, strided};
 use crate::kernels;
-use crate::{AdamWParams, AttentionParams, CrossEntropyParams, FusedOps, RngKey, View, Write};
+use crate::kernels::optimizer::State;
+use crate::{AttentionParams, CrossEntropyParams, FusedOps, RngKey, UpdateRule, View, Write};
 
 type Cpu<'a> = View<'a, CpuStorage>;
 
@@ -348,27 +349,58 @@ impl FusedOps for CpuStorage {
         Ok(())
     }
 
-    fn adamw_step(
-        params: &AdamWParams,
+    fn optimizer_step(
+        rule: &UpdateRule,
         param: &mut Self,
         grad: Cpu,
         grad_scale: Cpu,
-        m: &mut Self,
-        v: &mut Self,
+        states: &mut [&mut Self],
+        sums: Option<(&mut Self, usize)>,
     ) -> Result<()> {
-        ensure!(params.step > 0, "adamw_step: steps count from 1");
-        let grad = dense("adamw_step: grad", grad)?;
-        let grad_scale = dense_of::<f32>("adamw_step: grad_scale", grad_scale, 1)?[0];
-        kernels::adamw::step(
-            params,
-            output("adamw_step: param", param, grad.len())?,
-            grad,
-            grad_scale,
-            output("adamw_step: m", m, grad.len())?,
-            output("adamw_step: v", v, grad.len())?,
+        ensure!(
+            states.len() == rule.num_states(),
+            "optimizer_step: {} states instead of {}",
+            states.len(),
+            rule.num_states()
         );
+        let grad = dense("optimizer_step: grad", grad)?;
+        let grad_scale = dense_of::<f32>("optimizer_step: grad_scale", grad_scale, 1)?[0];
+        let param = output("optimizer_step: param", param, grad.len())?;
+        let mut states = states
+            .iter_mut()
+            .map(|state| optimizer_state(state, grad.len()))
+            .collect::<Result<Vec<_>>>()?;
+        let wants = sums.is_some();
+        let found = kernels::optimizer::step(rule, param, grad, grad_scale, &mut states, wants);
+        if let (Some((out, slot)), Some(found)) = (sums, found) {
+            let out = output("optimizer_step: sums", out, 3 * slot + 3)?;
+            for (out, sum) in out[3 * slot..].iter_mut().zip(found) {
+                *out = sum as f32;
+            }
+        }
         Ok(())
     }
+
+    fn clip_value(&mut self, len: usize, scale: Cpu, max: f32) -> Result<()> {
+        ensure!(
+            (0.0..=f32::INFINITY).contains(&max),
+            "clip_value: {max} is not a bound"
+        );
+        let scale = dense_of::<f32>("clip_value: scale", scale, 1)?[0];
+        kernels::optimizer::clip_value(output("clip_value", self, len)?, scale, max);
+        Ok(())
+    }
+}
+
+fn optimizer_state(storage: &mut CpuStorage, len: usize) -> Result<State<'_>> {
+    if let CpuStorage::BF16(all) = storage {
+        let have = all.len();
+        return match all.get_mut(..len) {
+            Some(state) => Ok(State::Bf16(state)),
+            None => bail!("optimizer_step: a state has {have} elements instead of {len}"),
+        };
+    }
+    Ok(State::F32(output("optimizer_step: a state", storage, len)?))
 }
 
 /// The dims of q and of k and v.

@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use candle_core::{CpuStorage, DType, Layout, Result};
 use common::*;
-use tt_cpu::{AdamWParams, AttentionParams, CrossEntropyParams, FusedOps, RngKey, Write, pool};
+use tt_cpu::{
+    AdamParams, AttentionParams, CrossEntropyParams, FusedOps, RngKey, UpdateRule, Write, pool,
+};
 
 const LARGE: usize = 4096;
 static LARGE_ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
@@ -123,14 +125,16 @@ fn warm_kernels_allocate_nothing_large() -> Result<()> {
     let [mut y, mut inv, mut dx, mut dnorm] = [rows * dim, rows, rows * dim, dim].map(zeros);
     let inv_layout = Layout::contiguous(rows);
     let scale = Operand::f32(vec![1.0], 1);
-    let adamw = AdamWParams {
+    let adamw = UpdateRule::Adam(AdamParams {
         lr: 1e-3,
         beta1: 0.9,
         beta2: 0.99,
         eps: 1e-8,
         weight_decay: 0.1,
+        decoupled: true,
+        amsgrad: false,
         step: 1,
-    };
+    });
     let [mut param, mut m, mut v] = [rows * dim; 3].map(zeros);
     let rng = RngKey { key: 1, stream: 2 };
 
@@ -172,13 +176,13 @@ fn warm_kernels_allocate_nothing_large() -> Result<()> {
         CpuStorage::dropout(hidden.view(), 0.1, rng, &mut y)?;
         CpuStorage::sum_rows_into(hidden.view(), rows, &mut dnorm, Write::Assign)?;
         CpuStorage::sum_squares_into(hidden.view(), &mut totals, 0)?;
-        CpuStorage::adamw_step(
+        CpuStorage::optimizer_step(
             &adamw,
             &mut param,
             hidden.view(),
             scale.view(),
-            &mut m,
-            &mut v,
+            &mut [&mut m, &mut v],
+            None,
         )
     };
     // The first step fills the pool, the second has rayon's queues grown.

@@ -3,7 +3,7 @@
 
 use candle_core::{Layout, Result};
 use tt_cpu::{
-    AdamWParams, AttentionParams, CrossEntropyParams, FusedOps, RngKey, View, Write, scratch,
+    AttentionParams, CrossEntropyParams, FusedOps, RngKey, UpdateRule, View, Write, scratch,
 };
 
 use crate::MetaStorage;
@@ -153,14 +153,18 @@ impl FusedOps for MetaStorage {
         Ok(())
     }
 
-    fn adamw_step(
-        _: &AdamWParams,
+    fn optimizer_step(
+        _: &UpdateRule,
         _: &mut Self,
         _: Meta,
         _: Meta,
-        _: &mut Self,
-        _: &mut Self,
+        _: &mut [&mut Self],
+        _: Option<(&mut Self, usize)>,
     ) -> Result<()> {
+        Ok(())
+    }
+
+    fn clip_value(&mut self, _: usize, _: Meta, _: f32) -> Result<()> {
         Ok(())
     }
 }

@@ -146,6 +146,24 @@ impl ParamTree {
         self.0.specs.iter().zip(&self.0.parameters)
     }
 
+    /// The parameters that `keep` picks, shared with this tree.
+    pub fn filtered(&self, keep: impl Fn(&ParamSpec) -> bool) -> Self {
+        let kept = self.iter().filter(|(spec, _)| keep(spec));
+        let (specs, parameters): (Vec<_>, Vec<_>) =
+            kept.map(|(s, p)| (s.clone(), p.clone())).unzip();
+        let index = specs
+            .iter()
+            .map(|spec| spec.path.clone())
+            .zip(0..)
+            .collect();
+        Self(Arc::new(Inner {
+            specs,
+            parameters,
+            index,
+            adapter: self.0.adapter.clone(),
+        }))
+    }
+
     /// Number of parameters' elements.
     pub fn elem_count(&self) -> usize {
         self.0

@@ -3,7 +3,7 @@
 //! An operation is written once, generic over [`Backend`], and run through [`on_device!`]. A new device
 //! is a variant of [`Device`] and [`Storage`], an implementation of `Backend`, and an arm of the macro.
 
-use std::sync::{Arc, RwLock, RwLockReadGuard};
+use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, DType, Layout, WithDType};
@@ -159,6 +159,15 @@ impl Buffer {
         )
     }
 
+    /// Holds the storage for writing, where several are changed at once.
+    pub fn lock(&self) -> WriteGuard<'_> {
+        WriteGuard(
+            self.storage
+                .write()
+                .expect("a kernel panicked while writing"),
+        )
+    }
+
     /// Changes the storage in place.
     pub fn write<R>(&self, change: impl FnOnce(&mut Storage) -> Result<R>) -> Result<R> {
         let mut guard = self
@@ -188,6 +197,14 @@ pub(crate) struct ReadGuard<'a>(RwLockReadGuard<'a, Option<Storage>>);
 impl ReadGuard<'_> {
     pub fn of<S: Backend>(&self) -> Result<&S> {
         S::of(self.0.as_ref().expect("present until dropped"))
+    }
+}
+
+pub(crate) struct WriteGuard<'a>(RwLockWriteGuard<'a, Option<Storage>>);
+
+impl WriteGuard<'_> {
+    pub fn of_mut<S: Backend>(&mut self) -> Result<&mut S> {
+        S::of_mut(self.0.as_mut().expect("present until dropped"))
     }
 }
 

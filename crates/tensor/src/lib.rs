@@ -34,5 +34,5 @@ pub use precision::Precision;
 pub use rng::Seed;
 pub use tape::{GradientHook, Tape};
 pub use tensor::Tensor;
-pub use tt_cpu::CrossEntropyParams;
+pub use tt_cpu::{AdamParams, CrossEntropyParams, UpdateRule};
 pub use tt_meta::{MetaDevice, Usage};

@@ -68,6 +68,11 @@ impl Parameter {
         self.grad_slot().clone()
     }
 
+    /// Puts another gradient in place of the one gathered, as clipping does.
+    pub fn set_grad(&self, grad: Tensor) {
+        *self.grad_slot() = Some(grad);
+    }
+
     /// Takes the gradient, leaving none: the next backward pass starts afresh.
     pub fn take_grad(&self) -> Option<Tensor> {
         self.grad_slot().take()

@@ -8,6 +8,7 @@ mod report;
 
 use std::process::ExitCode;
 
+use tt_config::Composition;
 use tt_nn::ParamTree;
 use tt_tensor::{Device, MetaDevice, Precision, Seed};
 use tt_trainers::{Footprint, Rehearsal, TrainerConfig};
@@ -64,9 +65,11 @@ impl Plan {
         let model = composition.section("model").section("type").text()?;
         let trainer = setup.trainer_config.clone();
         let sequence_length = setup.config.data.sequence_length;
-        let footprint = rehearse(setup, true)?;
+        let footprint = rehearse(setup, &invocation.composition, true)?;
         let activations_without_remat = match remats {
-            true => Some(rehearse(Setup::read(invocation)?, false)?.activations),
+            true => Some(
+                rehearse(Setup::read(invocation)?, &invocation.composition, false)?.activations,
+            ),
             false => None,
         };
         Ok(Self {
@@ -83,7 +86,11 @@ impl Plan {
     }
 }
 
-fn rehearse(setup: Setup, with_remat: bool) -> Result<Footprint, Failure> {
+fn rehearse(
+    setup: Setup,
+    composition: &Composition,
+    with_remat: bool,
+) -> Result<Footprint, Failure> {
     let Setup {
         config,
         model,
@@ -91,7 +98,7 @@ fn rehearse(setup: Setup, with_remat: bool) -> Result<Footprint, Failure> {
         adapter,
         trainer,
         trainer_config,
-        make_optimizer,
+        optimizers,
         ..
     } = setup;
     let meta = MetaDevice::new();
@@ -102,13 +109,15 @@ fn rehearse(setup: Setup, with_remat: bool) -> Result<Footprint, Failure> {
         None => ParamTree::init(&model.params(), Seed::new(0), device).map_err(Into::into),
     };
     let params = params.map_err(Failure::run)?;
-    let optimizer = make_optimizer(&params).map_err(Failure::run)?;
+    // The length changes rates alone, and may only be known with the data.
+    let run_length = Some(trainer_config.max_steps.unwrap_or(u64::MAX));
+    let optimizers = optimizers.build(&params, run_length, composition)?;
     let rehearsal = Rehearsal {
         device: meta,
         model,
         params,
         trainer,
-        optimizer,
+        optimizers,
         config: trainer_config,
         recompute: recompute.filter(|_| with_remat),
         precision: Precision::F32,

@@ -11,7 +11,7 @@ use tt_data::{DataConfig, TokenizerConfig};
 use tt_metrics::{Jsonl, Metrics};
 use tt_models::{Model, Qwen2Config, Qwen2ForCausalLM};
 use tt_nn::ParamTree;
-use tt_optimizers::{AdamW, AdamWConfig};
+use tt_optimizers::{AdamW, AdamWConfig, CosineOptions, Optimizers, SchedulePlan, Shape};
 use tt_tensor::{Device, Precision, Seed};
 use tt_trainers::{LMTrainer, StopFlag, TrainJob, TrainerConfig};
 
@@ -37,8 +37,6 @@ pub fn job(max_steps: u64) -> TrainJob {
         "type": "lm_trainer.LMTrainer", "max_steps": max_steps,
         "global_batch_size": 8, "micro_batch_size": 4, "max_grad_norm": 1.0,
         "sample": {"count": 1, "max_new_tokens": 8},
-        "optimizer": {"type": "adamw.AdamW"},
-        "lr_scheduler": {"type": "cosine", "num_warmup_steps": 2},
     }))
     .unwrap();
     let data = DataConfig {
@@ -59,13 +57,15 @@ pub fn job(max_steps: u64) -> TrainJob {
     let model = model(0.1);
     let params = ParamTree::init(&model.params(), Seed::new(1), Device::Cpu).unwrap();
     let adamw = AdamWConfig {
-        lr: 1e-3,
         betas: [0.9, 0.95],
-        eps: 1e-8,
         weight_decay: 0.1,
+        ..AdamWConfig::new(1e-3)
     };
+    let adamw = AdamW::new(adamw, &params).unwrap();
+    let schedule = SchedulePlan::new(Shape::Cosine(CosineOptions::default()), 2);
+    let schedule = schedule.build(Some(max_steps), 1e-3).unwrap();
     TrainJob {
-        optimizer: Box::new(AdamW::new(adamw, &params).unwrap()),
+        optimizers: Optimizers::single(adamw, schedule),
         params,
         model,
         trainer: Box::new(LMTrainer::new(0.0, 0.0)),

@@ -8,7 +8,7 @@ use tt_checkpoint::{SavedAdapter, Weights};
 use tt_engine::{Limits, Sampler, Sampling, generate};
 use tt_models::{Architecture, Decoder, Model, ModelConfig};
 use tt_nn::{Forward, ParamSpec, ParamTree};
-use tt_optimizers::{AdamW, AdamWConfig, Schedule, ScheduleConfig, ScheduleKind, ScheduleOptions};
+use tt_optimizers::{AdamW, AdamWConfig, CosineOptions, Optimizers, SchedulePlan, Shape};
 use tt_tensor::{Device, Parameter, Seed};
 use tt_testkit::{Case, CurvePoint, Golden, relative_l2};
 use tt_trainers::{DeviceBatch, LMTrainer, Trainer, Training, load_adapter, load_params};
@@ -127,26 +127,20 @@ impl Check {
     pub fn training(&self) -> Training {
         let (hyper, params) = (&self.case.hyperparameters, self.params());
         let adamw = AdamWConfig {
-            lr: hyper.lr,
             betas: hyper.betas,
             eps: hyper.eps,
             weight_decay: hyper.weight_decay,
+            ..AdamWConfig::new(hyper.lr)
         };
-        let schedule = ScheduleConfig {
-            kind: ScheduleKind::Cosine,
-            num_warmup_steps: hyper.warmup_steps,
-            num_training_steps: Some(hyper.total_steps),
-            kwargs: ScheduleOptions::default(),
-        };
-        Training::new(
-            self.model.clone(),
-            Box::new(AdamW::new(adamw, &params).unwrap()),
-            params,
-            Schedule::new(&schedule, hyper.total_steps),
-            Some(hyper.max_grad_norm),
-            Seed::new(0),
-            self.device,
-        )
+        let shape = Shape::Cosine(CosineOptions::default());
+        let schedule = SchedulePlan::new(shape, hyper.warmup_steps);
+        let schedule = schedule.build(Some(hyper.total_steps), hyper.lr).unwrap();
+        let adamw = AdamW::new(adamw, &params).unwrap();
+        let optimizers = Optimizers::single(adamw, schedule);
+        let seed = Seed::new(0);
+        let mut training = Training::new(self.model.clone(), params, optimizers, seed, self.device);
+        training.clipping.max_norm = Some(hyper.max_grad_norm);
+        training
     }
 
     pub fn decay_rule(&self) {

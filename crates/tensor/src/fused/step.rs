@@ -1,13 +1,14 @@
-//! What an optimizer step needs besides arithmetic: norms of gradients, the clip factor, AdamW in place.
+//! What an optimizer step is made of: norms of gradients, clipping, and the update in place.
 //!
 //! Scalars stay on the device: a step reads nothing back until its numbers are logged.
 
 use candle_core::DType;
-use tt_cpu::{AdamWParams, FusedOps};
+use tt_cpu::{FusedOps, UpdateRule};
 
 use crate::device::{Backend, Device, on_device};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::fused::{dense, expect_shape};
+use crate::ops::owned;
 use crate::tensor::Tensor;
 
 /// Sums of squares of the first `count` tensors, one for each: f32 `[count]`. Missing ones count as 0.
@@ -54,33 +55,73 @@ pub fn clip_scale(
     Ok((factor.reshape(1)?, norm))
 }
 
-/// Rates and constants of [`adamw_step`].
-pub type AdamWStep = AdamWParams;
+/// Numbers of [`optimizer_step`] for each parameter, in its slot: the sum of squares of the step, the sum of squares of the
+/// weights after it, and how many weights moved against their gradient.
+pub struct StepSums {
+    /// f32 `[slots, 3]`, 0 where no step was made.
+    pub values: Tensor,
+}
 
-/// One AdamW step on `param`, in place; `m` and `v` are its moments, `grad_scale` `[1]` multiplies the gradient.
-pub fn adamw_step(
-    params: &AdamWStep,
+impl StepSums {
+    pub fn new(slots: usize, device: Device) -> Result<Self> {
+        let values = Tensor::zeros((slots, 3), device)?;
+        Ok(Self { values })
+    }
+}
+
+/// One step of `rule` on `param`, in place, with its `states`, f32 or bf16; `grad_scale` `[1]` multiplies the gradient.
+/// `sums` takes the step's numbers in the given slot.
+pub fn optimizer_step(
+    rule: &UpdateRule,
     param: &Tensor,
     grad: &Tensor,
     grad_scale: &Tensor,
-    m: &Tensor,
-    v: &Tensor,
+    states: &[&Tensor],
+    sums: Option<(&StepSums, usize)>,
 ) -> Result<()> {
-    const OP: &str = "adamw_step";
+    const OP: &str = "optimizer_step";
     let grad = dense(OP, grad)?;
-    for tensor in [&grad, m, v] {
-        expect_shape(OP, tensor, param.dims())?;
+    expect_shape(OP, &grad, param.dims())?;
+    for state in states {
+        expect_shape(OP, state, param.dims())?;
+    }
+    if let Some((sums, slot)) = sums
+        && slot >= sums.values.dims()[0]
+    {
+        let why = format!("slot {slot} of {:?}", sums.values.shape());
+        return Err(Error::invalid(OP, why));
     }
     let (gr, sr) = (grad.read(), grad_scale.read());
+    let mut states: Vec<_> = states.iter().map(|state| state.buffer.lock()).collect();
+    let mut sums = sums.map(|(sums, slot)| (sums.values.buffer.lock(), slot));
     param.write(|param| {
-        m.write(|m| {
-            v.write(|v| {
-                on_device!(grad.device, S, {
-                    let (param, m, v) = (S::of_mut(param)?, S::of_mut(m)?, S::of_mut(v)?);
-                    S::adamw_step(params, param, gr.view()?, sr.view()?, m, v)?
-                });
-                Ok(())
-            })
-        })
+        on_device!(grad.device, S, {
+            let mut states = states
+                .iter_mut()
+                .map(|state| state.of_mut::<S>())
+                .collect::<Result<Vec<_>>>()?;
+            let sums = match &mut sums {
+                Some((sums, slot)) => Some((sums.of_mut::<S>()?, *slot)),
+                None => None,
+            };
+            let param = S::of_mut(param)?;
+            S::optimizer_step(rule, param, gr.view()?, sr.view()?, &mut states, sums)?
+        });
+        Ok(())
     })
+}
+
+/// `clamp(grad * scale, -max, max)`, in the memory of `grad` if nobody else sees it; `scale` is `[1]`.
+pub fn clip_value(grad: Tensor, scale: &Tensor, max: f64) -> Result<Tensor> {
+    grad.expect_dtype("clip_value", DType::F32)?;
+    let grad = owned(grad)?;
+    let reading = scale.read();
+    grad.write(|storage| {
+        on_device!(grad.device, S, {
+            S::of_mut(storage)?.clip_value(grad.elem_count(), reading.view()?, max as f32)?
+        });
+        Ok(())
+    })?;
+    drop(reading);
+    Ok(grad)
 }

@@ -1,0 +1,203 @@
+//! The optimizers of a run: usually one, or several that share the parameters out among them.
+
+use tt_nn::{ParamSpec, PathGlob};
+use tt_tensor::Tensor;
+
+use crate::error::Result;
+use crate::{Optimizer, Schedule, Slot, StepContext};
+
+/// The name of the optimizer of a run that has one.
+pub const MAIN: &str = "main";
+
+/// An optimizer with its schedule.
+pub struct Scheduled {
+    pub name: String,
+    pub optimizer: Box<dyn Optimizer>,
+    pub schedule: Schedule,
+}
+
+/// Optimizers that move together; every parameter is one's.
+pub struct Optimizers(Vec<Scheduled>);
+
+impl Optimizers {
+    /// One for all parameters.
+    pub fn single(optimizer: impl Optimizer + 'static, schedule: Schedule) -> Self {
+        Self(vec![Scheduled {
+            name: MAIN.to_owned(),
+            optimizer: Box::new(optimizer),
+            schedule,
+        }])
+    }
+
+    /// Several, of which no two have the same name.
+    pub fn new(all: Vec<Scheduled>) -> Self {
+        Self(all)
+    }
+
+    /// The rate of each at step `step`, counted from 0, by name.
+    pub fn rates(&self, step: u64) -> impl Iterator<Item = (&str, f64)> {
+        self.0
+            .iter()
+            .map(move |it| (it.name.as_str(), it.rate(step)))
+    }
+
+    /// Steps all of them as step `step`, counted from 0. `grad_scale` is [`StepContext::grad_scale`].
+    pub fn step(&mut self, step: u64, grad_scale: &Tensor, wants_metrics: bool) -> Result<()> {
+        for it in &mut self.0 {
+            it.optimizer.step(&StepContext {
+                lr: it.rate(step),
+                grad_scale: grad_scale.clone(),
+                wants_metrics,
+            })?;
+        }
+        Ok(())
+    }
+
+    /// [`Optimizer::metrics`] of all; of several, under `<name>_<metric>`.
+    pub fn metrics(&self) -> Result<Vec<(String, Tensor)>> {
+        let mut all = Vec::new();
+        for it in &self.0 {
+            for (metric, value) in it.optimizer.metrics()? {
+                all.push((self.qualified(&it.name, &metric), value));
+            }
+        }
+        Ok(all)
+    }
+
+    /// `metric` itself of a single optimizer, `<name>_<metric>` of one among several.
+    pub fn qualified(&self, name: &str, metric: &str) -> String {
+        match self.0.len() {
+            1 => metric.to_owned(),
+            _ => format!("{name}_{metric}"),
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Steps made so far: as many by each.
+    pub fn steps(&self) -> u64 {
+        self.0.first().map_or(0, |it| it.optimizer.steps())
+    }
+
+    /// The state, by optimizer.
+    pub fn slots(&self) -> impl Iterator<Item = (&str, Slot)> {
+        let of_one = |it: &Scheduled| it.optimizer.slots();
+        self.0
+            .iter()
+            .flat_map(move |it| of_one(it).into_iter().map(|slot| (it.name.as_str(), slot)))
+    }
+
+    /// Takes up a saved state. `load` gives the saved value of (optimizer, parameter path, slot).
+    pub fn restore(
+        &mut self,
+        steps: u64,
+        load: &mut dyn FnMut(&str, &str, &'static str) -> Result<Tensor>,
+    ) -> Result<()> {
+        for Scheduled {
+            name, optimizer, ..
+        } in &mut self.0
+        {
+            optimizer.restore(steps, &mut |parameter, slot| load(name, parameter, slot))?;
+        }
+        Ok(())
+    }
+}
+
+impl Scheduled {
+    fn rate(&self, step: u64) -> f64 {
+        self.optimizer.lr() * self.schedule.factor(step)
+    }
+}
+
+/// Which group each parameter belongs to: the first with a glob that matches its path, else the one without globs.
+pub struct Assignment {
+    /// By parameter; `None` where no group takes it.
+    pub groups: Vec<Option<usize>>,
+    /// Globs that get no parameter: (group, position).
+    pub idle: Vec<(usize, usize)>,
+}
+
+impl Assignment {
+    /// `None` in `groups` stands for what no glob matches; at most one.
+    pub fn new<'a>(
+        specs: impl Iterator<Item = &'a ParamSpec>,
+        groups: &[Option<Vec<PathGlob>>],
+    ) -> Self {
+        let rest = groups.iter().position(Option::is_none);
+        let mut used: Vec<Vec<bool>> = groups
+            .iter()
+            .map(|globs| vec![false; globs.as_ref().map_or(0, Vec::len)])
+            .collect();
+        let mut take = |path: &str| {
+            for (group, globs) in groups.iter().enumerate() {
+                let globs = globs.as_deref().unwrap_or_default();
+                let matching = (0..globs.len()).filter(|&i| globs[i].matches(path));
+                let matching: Vec<usize> = matching.collect();
+                if !matching.is_empty() {
+                    matching.iter().for_each(|&i| used[group][i] = true);
+                    return Some(group);
+                }
+            }
+            rest
+        };
+        let assigned = specs.map(|spec| take(&spec.path)).collect();
+        let idle = used.iter().enumerate().flat_map(|(group, used)| {
+            let idle = used.iter().enumerate().filter(|(_, used)| !**used);
+            idle.map(move |(glob, _)| (group, glob))
+        });
+        Self {
+            groups: assigned,
+            idle: idle.collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tt_nn::{Init, ParamKind};
+
+    fn assign(groups: &[Option<&[&str]>]) -> Assignment {
+        let paths = [
+            "embed.weight",
+            "layers.0.a.weight",
+            "layers.0.a.bias",
+            "norm.weight",
+        ];
+        let specs = paths.map(|path| ParamSpec {
+            path: path.to_owned(),
+            shape: vec![1],
+            init: Init::Ones,
+            kind: ParamKind::Vector,
+        });
+        let compile = |globs: &[&str]| {
+            let globs = globs.iter().map(|glob| PathGlob::new(glob).unwrap());
+            globs.collect::<Vec<_>>()
+        };
+        let groups: Vec<_> = groups.iter().map(|globs| globs.map(compile)).collect();
+        Assignment::new(specs.iter(), &groups)
+    }
+
+    #[test]
+    fn the_first_group_that_matches_takes_a_parameter_and_the_rest_goes_to_the_one_without_globs() {
+        let found = assign(&[Some(&["layers.**.weight"]), None, Some(&["**.weight"])]);
+        assert_eq!(found.groups, [Some(2), Some(0), Some(1), Some(2)]);
+        assert!(found.idle.is_empty());
+        let found = assign(&[Some(&["layers.**"])]);
+        assert_eq!(found.groups, [None, Some(0), Some(0), None]);
+    }
+
+    #[test]
+    fn a_glob_that_gets_nothing_is_idle_also_where_an_earlier_one_took_all_it_matches() {
+        let found = assign(&[Some(&["**"]), Some(&["norm.*"])]);
+        assert_eq!(found.idle, [(1, 0)]);
+        let found = assign(&[Some(&["norm.*", "nrom.*"]), None]);
+        assert_eq!(found.idle, [(0, 1)]);
+    }
+}

@@ -1,0 +1,338 @@
+//! Muon: momentum whose matrices are made nearly orthogonal; AdamW for all other parameters.
+//!
+//! State: `momentum_buffer` of the weights of linear layers; of the rest AdamW's. With `mu` the momentum, as in
+//! `torch.optim.Muon`: `m += (1-mu)*(g - m)`; `u = (1-mu)*g + mu*m` with `nesterov`, else `m`; `x` = [`orthogonalised`]
+//! `u`; `p *= 1 - lr*weight_decay`; `p -= lr*k*x`, where `k` is [`AdjustLr`]'s. Source: Jordan et al. 2024.
+//!
+//! Embeddings, the output head, biases and norms are AdamW's: an embedding's rows are looked up, not multiplied, and the
+//! head trains better with Adam.
+
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tt_nn::{ParamKind, ParamSpec, ParamTree, PathGlob};
+use tt_tensor::{DType, Parameter, Tensor, UpdateRule, fused};
+
+use crate::adamw::{AdamW, AdamWConfig, default_betas, default_eps};
+use crate::error::Result;
+use crate::metrics::StepMetrics;
+use crate::state::{StateDtype, restored};
+use crate::{LoadSlot, Optimizer, Slot, StepContext};
+
+/// `muon.Muon`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MuonConfig {
+    /// Peak learning rate of the orthogonalised updates; the schedule multiplies it.
+    #[schemars(range(min = 0.0))]
+    pub lr: f64,
+    /// Share of a weight that `lr` times this removes each step.
+    #[serde(default = "default_weight_decay")]
+    #[schemars(range(min = 0.0))]
+    pub weight_decay: f64,
+    /// Decay of the running mean of the gradient.
+    #[serde(default = "default_momentum")]
+    #[schemars(range(min = 0.0, max = 0.999_999))]
+    pub momentum: f64,
+    /// Looks one step of momentum ahead.
+    #[serde(default = "default_true")]
+    pub nesterov: bool,
+    /// Coefficients of the Newton-Schulz iteration.
+    #[serde(default = "default_coefficients")]
+    pub ns_coefficients: [f64; 3],
+    /// Iterations.
+    #[serde(default = "default_steps")]
+    #[schemars(range(min = 1, max = 99))]
+    pub ns_steps: u64,
+    /// The least norm that a momentum is divided by before the iteration.
+    #[serde(default = "default_ns_eps")]
+    #[schemars(range(min = 0.0))]
+    pub eps: f64,
+    /// What the rate of a matrix is multiplied by.
+    #[serde(default)]
+    pub adjust_lr_fn: AdjustLr,
+    /// Number format of the iteration: bf16 as in PyTorch, or f32, which differs by one or two per cent of an update.
+    #[serde(default)]
+    pub ns_dtype: NewtonSchulzDtype,
+    /// Linear layers that AdamW is to take too, by glob over parameter paths: `**.o_proj.weight`.
+    #[serde(default)]
+    pub adamw_parameters: Vec<String>,
+    /// AdamW for what Muon does not take.
+    pub adamw: MuonAdamWConfig,
+}
+
+/// `adamw` of `muon.Muon`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MuonAdamWConfig {
+    /// Peak learning rate; the schedule multiplies it.
+    #[schemars(range(min = 0.0))]
+    pub lr: f64,
+    /// Decay of the running means of the gradient and of its square.
+    #[serde(default = "default_betas")]
+    #[schemars(inner(range(min = 0.0, max = 0.999_999)))]
+    pub betas: [f64; 2],
+    /// Added to the root of the second moment.
+    #[serde(default = "default_eps")]
+    #[schemars(range(min = 0.0))]
+    pub eps: f64,
+    /// Share of a weight that `lr` times this removes each step; biases and norms are left alone.
+    #[serde(default)]
+    #[schemars(range(min = 0.0))]
+    pub weight_decay: f64,
+}
+
+/// The factor of Muon's rate for a matrix `[rows, cols]`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum AdjustLr {
+    /// `sqrt(max(1, rows/cols))`.
+    #[default]
+    Original,
+    /// `0.2*sqrt(max(rows, cols))`: updates as large as AdamW's, whose rate can then be taken over.
+    MatchRmsAdamw,
+    /// `sqrt(rows/cols)`.
+    SpectralUnclamped,
+}
+
+/// What the Newton-Schulz iteration computes in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum NewtonSchulzDtype {
+    #[default]
+    Bf16,
+    F32,
+}
+
+impl AdjustLr {
+    fn factor(self, rows: usize, cols: usize) -> f64 {
+        let (rows, cols) = (rows as f64, cols as f64);
+        match self {
+            Self::Original => (rows / cols).max(1.0).sqrt(),
+            Self::MatchRmsAdamw => 0.2 * rows.max(cols).sqrt(),
+            Self::SpectralUnclamped => (rows / cols).sqrt(),
+        }
+    }
+}
+
+fn default_weight_decay() -> f64 {
+    0.1
+}
+
+fn default_momentum() -> f64 {
+    0.95
+}
+
+fn default_true() -> bool {
+    true
+}
+
+fn default_coefficients() -> [f64; 3] {
+    [3.4445, -4.7750, 2.0315]
+}
+
+fn default_steps() -> u64 {
+    5
+}
+
+fn default_ns_eps() -> f64 {
+    1e-7
+}
+
+impl MuonConfig {
+    /// What no single option shows to be wrong.
+    pub(crate) fn check(&self) -> std::result::Result<(), String> {
+        let globs = globs(&self.adamw_parameters);
+        globs.map(drop).map_err(|error| error.to_string())
+    }
+}
+
+fn globs(patterns: &[String]) -> Result<Vec<PathGlob>> {
+    let globs = patterns.iter().map(|pattern| Ok(PathGlob::new(pattern)?));
+    globs.collect()
+}
+
+/// The optimizer; see the module.
+pub struct Muon {
+    config: MuonConfig,
+    step: u64,
+    entries: Vec<Entry>,
+    rest: AdamW,
+    metrics: StepMetrics,
+    /// Sums of squares of the singular values of the last updates, if they were asked for, and their number.
+    singular: (Vec<Tensor>, usize),
+}
+
+struct Entry {
+    parameter: Arc<Parameter>,
+    momentum: Tensor,
+}
+
+impl Muon {
+    /// Zero state for every trainable parameter.
+    pub fn new(config: MuonConfig, params: &ParamTree) -> Result<Self> {
+        let globs = globs(&config.adamw_parameters)?;
+        let takes = |spec: &ParamSpec| {
+            let is_matrix = spec.kind == ParamKind::Linear && spec.shape.len() == 2;
+            is_matrix && !globs.iter().any(|glob| glob.matches(&spec.path))
+        };
+        let mut entries = Vec::new();
+        for (spec, parameter) in params.iter() {
+            if takes(spec) && parameter.is_trainable() {
+                let device = parameter.value().device();
+                entries.push(Entry {
+                    parameter: parameter.clone(),
+                    momentum: Tensor::zeros(spec.shape.clone(), device)?,
+                });
+            }
+        }
+        let MuonAdamWConfig {
+            lr,
+            betas,
+            eps,
+            weight_decay,
+        } = config.adamw.clone();
+        let adamw = AdamWConfig {
+            betas,
+            eps,
+            weight_decay,
+            amsgrad: false,
+            state_dtype: StateDtype::F32,
+            ..AdamWConfig::new(lr)
+        };
+        Ok(Self {
+            rest: AdamW::new(adamw, &params.filtered(|spec| !takes(spec)))?,
+            config,
+            step: 0,
+            entries,
+            metrics: StepMetrics::default(),
+            singular: (Vec::new(), 0),
+        })
+    }
+}
+
+/// `u` `[rows, cols]` with its singular values brought near 1, by Newton-Schulz iterations
+/// `x <- a x + (b A + c A A) x`, `A = x x^T`, on the orientation with fewer rows. In bf16 every result is rounded, as where
+/// the products themselves are in bf16 with sums in f32; the iteration corrects its own rounding, so both end near each
+/// other.
+pub fn orthogonalised(u: &Tensor, config: &MuonConfig) -> Result<Tensor> {
+    let round = |x: Tensor| match config.ns_dtype {
+        NewtonSchulzDtype::F32 => Ok(x),
+        NewtonSchulzDtype::Bf16 => x.to_dtype(DType::BF16)?.to_dtype(DType::F32),
+    };
+    let [a, b, c] = config.ns_coefficients;
+    let [rows, cols] = u.dims_of("orthogonalised")?;
+    let u = round(if rows > cols {
+        u.t()?.contiguous()?
+    } else {
+        u.clone()
+    })?;
+    let squares = fused::sum_squares(u.device(), 1, std::iter::once(u.clone()))?;
+    let norm = round(squares.reshape(())?.sqrt()?)?;
+    let least = Tensor::full(config.eps as f32, (), u.device())?;
+    let mut x = round(u.div(&norm.maximum(&least)?)?)?;
+    for _ in 0..config.ns_steps {
+        let gram = round(x.matmul(&x.t()?)?)?;
+        let squared = gram.matmul(&gram)?.affine(c, 0.0)?;
+        let polynomial = round(squared.add(&gram.affine(b, 0.0)?)?)?;
+        x = round(polynomial.matmul(&x)?.add(&x.affine(a, 0.0)?)?)?;
+    }
+    Ok(if rows > cols { x.t()?.contiguous()? } else { x })
+}
+
+impl Optimizer for Muon {
+    fn lr(&self) -> f64 {
+        self.config.lr
+    }
+
+    fn step(&mut self, context: &StepContext) -> Result<()> {
+        self.step += 1;
+        let config = &self.config;
+        self.metrics.start(
+            context.wants_metrics,
+            self.entries.iter().map(|e| &e.parameter),
+        )?;
+        self.singular = (Vec::new(), 0);
+        for (slot, entry) in self.entries.iter_mut().enumerate() {
+            let Some(grad) = entry.parameter.take_grad() else {
+                continue;
+            };
+            let mu = config.momentum;
+            let new = grad
+                .mul(&context.grad_scale.reshape(())?)?
+                .affine(1.0 - mu, 0.0)?;
+            entry.momentum = entry.momentum.affine(mu, 0.0)?.add(&new)?;
+            let update = match config.nesterov {
+                true => entry.momentum.affine(mu, 0.0)?.add(&new)?,
+                false => entry.momentum.clone(),
+            };
+            let update = orthogonalised(&update, config)?;
+            let [rows, cols] = update.dims_of("muon")?;
+            let rule = UpdateRule::Descend {
+                keep: 1.0 - context.lr * config.weight_decay,
+                rate: context.lr * config.adjust_lr_fn.factor(rows, cols),
+            };
+            let (value, one) = (entry.parameter.value(), Tensor::ones(1, update.device())?);
+            fused::optimizer_step(&rule, &value, &update, &one, &[], self.metrics.slot(slot))?;
+            if context.wants_metrics {
+                let update = std::iter::once(update);
+                self.singular
+                    .0
+                    .push(fused::sum_squares(value.device(), 1, update)?);
+                self.singular.1 += rows.min(cols);
+            }
+        }
+        // One schedule moves both rates.
+        let factor = match config.lr {
+            0.0 => 0.0,
+            lr => context.lr / lr,
+        };
+        self.rest.step(&StepContext {
+            lr: self.rest.lr() * factor,
+            ..context.clone()
+        })
+    }
+
+    fn metrics(&self) -> Result<Vec<(String, Tensor)>> {
+        let mut named = self.metrics.named(false)?;
+        let (squares, count) = &self.singular;
+        if !squares.is_empty() {
+            let squares = Tensor::cat(squares, 0)?.sum_all()?;
+            let rms = squares.affine(1.0 / *count as f64, 0.0)?.sqrt()?;
+            named.push(("singular_value_rms".to_owned(), rms));
+        }
+        let rest = self.rest.metrics()?;
+        named.extend(
+            rest.into_iter()
+                .map(|(name, x)| (format!("adamw_{name}"), x)),
+        );
+        Ok(named)
+    }
+
+    fn steps(&self) -> u64 {
+        self.step
+    }
+
+    fn slots(&self) -> Vec<Slot> {
+        let of_entry = |entry: &Entry| Slot {
+            parameter: entry.parameter.path().to_owned(),
+            name: MOMENTUM,
+            value: entry.momentum.clone(),
+        };
+        let mut slots: Vec<Slot> = self.entries.iter().map(of_entry).collect();
+        slots.extend(self.rest.slots());
+        slots
+    }
+
+    fn restore(&mut self, steps: u64, load: &mut LoadSlot) -> Result<()> {
+        self.step = steps;
+        for entry in &mut self.entries {
+            let path = entry.parameter.path();
+            entry.momentum = restored(load, path, MOMENTUM, &entry.momentum)?;
+        }
+        self.rest.restore(steps, load)
+    }
+}
+
+const MOMENTUM: &str = "momentum_buffer";
