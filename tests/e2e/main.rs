@@ -14,6 +14,7 @@ mod inspect;
 mod learning;
 mod lora;
 mod migration;
+mod optimizers;
 mod pulse;
 mod python;
 mod remat;

@@ -97,8 +97,9 @@ fn info_plugins_lists_what_type_may_name() {
     place
         .run(&["--info", "plugins"])
         .with_code(0)
-        .prints("model.type:\n  qwen2.Qwen2ForCausalLM")
+        .prints("model.type:\n  llama.LlamaForCausalLM")
         .prints("trainer.type:\n  lm_trainer.LMTrainer  causal language modelling\n")
-        .prints("trainer.optimizer.type:\n  adamw.AdamW  Adam with")
+        .prints("trainer.optimizer.type:\n  adamw.AdamW   ")
+        .prints("trainer.lr_scheduler.type:\n  constant  ")
         .prints("data.collator.type:\n  tokenize.TokenizeCollator  a column");
 }
