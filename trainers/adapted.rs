@@ -145,9 +145,11 @@ pub fn draw_base(
     device: Device,
 ) -> Result<ParamTree> {
     let seed = Seed::new(seed).fold_str("init");
-    Ok(ParamTree::build(&model.params(), |spec| {
+    let params = ParamTree::build(&model.params(), |spec| {
         Ok(hold(spec, spec.draw(seed, device)?, dtype)?)
-    })?)
+    })?;
+    device.trim(); // of the values before they were rounded
+    Ok(params)
 }
 
 /// The parameters of `model` from `weights`, to be frozen: matrices are held as `dtype`.
@@ -157,9 +159,10 @@ pub fn load_base(
     dtype: BaseDType,
     device: Device,
 ) -> Result<ParamTree> {
-    load_params_with(model, weights, device, |spec, value| {
-        hold(spec, value, dtype)
-    })
+    let hold = |spec: &ParamSpec, value| hold(spec, value, dtype);
+    let params = load_params_with(model, weights, device, hold)?;
+    device.trim();
+    Ok(params)
 }
 
 /// Puts a saved adapter on the base `params`. Errors: every missing, unexpected or misshapen tensor at once.
@@ -207,13 +210,19 @@ fn hold(spec: &ParamSpec, value: Tensor, dtype: BaseDType) -> tt_tensor::Result<
 
 fn fingerprint(params: &ParamTree) -> Result<String> {
     let mut hasher = blake3::Hasher::new();
-    let mut values = Vec::<f32>::new();
+    let (mut values, mut halves) = (Vec::<f32>::new(), Vec::<half::bf16>::new());
     for (spec, parameter) in params.iter() {
         hasher.update(format!("{}{:?}", spec.path, spec.shape).as_bytes());
-        parameter
-            .value()
-            .to_dtype(DType::F32)?
-            .read_into(&mut values)?;
+        let value = parameter.value();
+        // On the host: a copy on the device would stay in its pool.
+        match value.dtype() {
+            DType::BF16 => {
+                value.read_into(&mut halves)?;
+                values.clear();
+                values.extend(halves.iter().map(|half| half.to_f32()));
+            }
+            _ => value.read_into(&mut values)?,
+        }
         hasher.update(bytemuck::cast_slice(&values));
     }
     Ok(hasher.finalize().to_hex().to_string())

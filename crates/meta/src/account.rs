@@ -73,6 +73,17 @@ impl MetaDevice {
         self.storage(dtype, len, true)
     }
 
+    /// Takes out of the account what the pool keeps for reuse.
+    pub fn trim(self) {
+        let account = &mut *self.account();
+        let mut kept_bytes = 0;
+        for ((dtype, elements), class) in &mut account.classes {
+            class.most = class.live;
+            kept_bytes += class.live * (elements * dtype.size_in_bytes()) as u64;
+        }
+        account.usage.pool_bytes = kept_bytes;
+    }
+
     /// `len` elements beside the pool, as candle's operations make them.
     pub(crate) fn fresh(self, dtype: DType, len: usize) -> MetaStorage {
         self.storage(dtype, len, false)
@@ -202,6 +213,21 @@ mod tests {
         drop(both);
         let after = device.usage();
         assert_eq!((after.live_bytes, after.pool_bytes), (0, 2 * class_bytes));
+    }
+
+    #[test]
+    fn trimming_leaves_what_is_live() {
+        let device = MetaDevice::new();
+        let held = device.take(DType::F32, 1000);
+        drop(device.take(DType::F32, 1000));
+        drop(device.take(DType::F32, 9000));
+        device.trim();
+        let class_bytes = 4 * class_above(1000) as u64;
+        assert_eq!(device.usage().pool_bytes, class_bytes);
+        assert_eq!(device.usage().live_bytes, 4000);
+        drop(held);
+        drop(device.take(DType::F32, 1000));
+        assert_eq!(device.usage().pool_bytes, class_bytes);
     }
 
     #[test]

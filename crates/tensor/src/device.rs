@@ -87,6 +87,14 @@ impl Device {
         }
     }
 
+    /// Gives back to the system what is kept for reuse. For after a time with buffers unlike those that will be needed.
+    pub fn trim(self) {
+        match self {
+            Device::Cpu => pool::trim(),
+            Device::Meta(device) => device.trim(),
+        }
+    }
+
     /// A buffer of `len` elements from the device's pool; its content is unspecified.
     pub(crate) fn alloc(self, dtype: DType, len: usize) -> Output {
         let storage = match self {
