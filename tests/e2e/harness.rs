@@ -157,6 +157,17 @@ impl Running {
         }
     }
 
+    /// The most memory that the process has held so far.
+    #[cfg(target_os = "linux")]
+    #[track_caller]
+    pub fn peak_bytes(&self) -> u64 {
+        let path = format!("/proc/{}/status", self.child.id());
+        let status = std::fs::read_to_string(path).expect("a process at work");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kib = line.and_then(|rest| rest.trim().strip_suffix(" kB"));
+        1024 * kib.expect("a figure").parse::<u64>().expect("a number")
+    }
+
     pub fn is_at_work(&mut self) -> bool {
         self.child.try_wait().expect("a child").is_none()
     }
