@@ -24,6 +24,8 @@ pub struct Batch {
     pub position_ids: Vec<u32>,
     /// Labels that the loss counts.
     pub num_targets: usize,
+    /// Where in the data each row begins; rows of padding alone are left out.
+    pub starts: Vec<Cursor>,
     /// Where the data goes on after this batch.
     pub cursor: Cursor,
 }
@@ -43,6 +45,7 @@ impl Batch {
         fill(&mut self.segment_ids, len, 0);
         fill(&mut self.position_ids, len, 0);
         self.num_targets = 0;
+        self.starts.clear();
     }
 
     /// Puts a segment at `start..start + ids.len()`, which is within a row.

@@ -118,10 +118,19 @@ impl Loader {
         batch.clear(all_rows, seq_len, pad_id);
         let mut is_empty = true;
         for row in 0..rows {
-            is_empty &= !self.fill_row(&mut batch, row * seq_len)?;
+            let start = self.cursor;
+            if self.fill_row(&mut batch, row * seq_len)? {
+                batch.starts.push(start);
+                is_empty = false;
+            }
         }
         batch.cursor = self.cursor;
         Ok((!is_empty).then_some(batch))
+    }
+
+    /// Waiting for data ends with the error `Interrupted` when `interrupt` says so; the loader is of no use then.
+    pub fn interrupt_if(&mut self, interrupt: impl Fn() -> bool + Send + 'static) {
+        self.prefetch.interrupt_if(interrupt);
     }
 
     /// Gives a batch's buffers back, to be written again.

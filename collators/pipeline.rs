@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use tt_config::Table;
 use tt_data::{
-    Cursor, DataConfig, DataError, Dataset, Order, Shard, Source, Tokenizer, cache_folder,
+    Cursor, DataConfig, DataError, Dataset, Location, Order, Row, Shard, Source, Tokenizer,
+    cache_folder,
 };
 
 use crate::baselines::{Baselines, Bigrams, unigram_nats};
@@ -169,6 +170,26 @@ impl Pipeline {
             Layout::Padded => rows * num_epochs,
         };
         Ok(Some(rows.div_ceil(micro_batch_size as u64)))
+    }
+
+    /// Where the training rows between two cursors stand, for messages: `from` is in the first, `to` before or in the
+    /// last.
+    pub fn documents(&self, from: Cursor, to: Cursor) -> Result<Vec<Location>, DataError> {
+        let source = &self.dataset.train;
+        let order = Order::new(self.options.seed, self.options.shard, source.num_rows())?;
+        let mut row = Row::default();
+        let mut found = Vec::new();
+        let mut at = Cursor { token: 0, ..from };
+        while at < to {
+            source.read(order.row(at.epoch, at.row), &mut row)?;
+            found.push(row.at.clone());
+            at.row += 1;
+            if at.row == order.rows_per_epoch() {
+                at.row = 0;
+                at.epoch += 1;
+            }
+        }
+        Ok(found)
     }
 
     /// The validation batches: the same for every seed, rank and step. Rows beyond

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use tt_collators::Baselines;
 use tt_metrics::{Scalars, Summary};
-use tt_trainers::Outcome;
+use tt_trainers::{BadStep, Cause, Finding, Outcome, Place};
 
 use crate::out;
 use crate::quote;
@@ -53,7 +53,10 @@ fn report(
     if let Some(tokens_per_second) = speed(outcome) {
         row("speed", format!("{tokens_per_second:.0} tokens/s"));
     }
-    row("checkpoint", outcome.checkpoint.display().to_string());
+    // Stopped before its first step, a run has none.
+    if !outcome.checkpoint.as_os_str().is_empty() {
+        row("checkpoint", outcome.checkpoint.display().to_string());
+    }
     let again = match outcome.final_val_loss {
         Some(_) => extended(arguments, run_dir, 2 * outcome.step),
         None => {
@@ -97,6 +100,33 @@ fn extended(arguments: &[String], run_dir: &RunDir, max_steps: u64) -> String {
     arguments.push(format!("resume={}", quote::value(run_dir.path())));
     arguments.push(format!("trainer.max_steps={max_steps}"));
     command_line(&arguments)
+}
+
+/// What to do about a run that a step has ended.
+pub(crate) fn advice(bad: &BadStep, run_dir: &RunDir, arguments: &[String]) -> String {
+    let is_weight = |finding: &Finding| finding.place == Place::Weight;
+    if bad.finding.as_ref().is_some_and(is_weight) {
+        return "no batch is to blame: begin with weights that are finite".to_owned();
+    }
+    if bad.skipped_before > 0 {
+        return "too many in a row for the data to be to blame: go on from an earlier checkpoint with resume=CHECKPOINT, \
+                at a lower lr or trainer.max_grad_norm"
+            .to_owned();
+    }
+    let key = match bad.cause {
+        Cause::Spike(_) => "trainer.spike_guard.action",
+        _ => "trainer.bad_steps.action",
+    };
+    let mut again = without(arguments, &["resume=", &format!("{key}=")]);
+    // Before the first step there is nothing to resume.
+    if bad.step > 1 {
+        again.push(format!("resume={}", quote::value(run_dir.path())));
+    }
+    again.push(format!("{key}=skip"));
+    format!(
+        "if it is the batch, this goes on without it; otherwise lower lr or trainer.max_grad_norm:\n  {}",
+        command_line(&again)
+    )
 }
 
 fn without(arguments: &[String], keys: &[&str]) -> Vec<String> {

@@ -1,11 +1,12 @@
-//! SIGINT and SIGTERM: the first asks the run to save and stop, a second SIGINT ends the process at once.
+//! SIGINT, SIGTERM and SIGUSR1: the first asks the run to save and stop, a second SIGINT ends the process at once.
+//! SIGUSR1 is what Slurm sends ahead of a time limit (`--signal=USR1@120`).
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::thread;
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 use tt_trainers::StopFlag;
 
@@ -19,11 +20,11 @@ pub(crate) const EXIT_PREEMPTED: u8 = 75;
 pub(crate) struct StopSignal(Arc<AtomicI32>);
 
 impl StopSignal {
-    /// Takes over SIGINT and SIGTERM for the rest of the process; the first of either requests `stop`.
+    /// Takes over these signals for the rest of the process; the first of them requests `stop`.
     pub(crate) fn install(stop: StopFlag) -> io::Result<Self> {
         let received = Self::default();
         let first = received.clone();
-        let mut signals = Signals::new([SIGINT, SIGTERM])?;
+        let mut signals = Signals::new([SIGINT, SIGTERM, SIGUSR1])?;
         // A thread rather than a handler, so that it may print.
         thread::Builder::new()
             .name("signals".into())
@@ -34,13 +35,13 @@ impl StopSignal {
                         .compare_exchange(0, signal, Ordering::SeqCst, Ordering::SeqCst)
                         .is_ok();
                     if is_first {
-                        eprintln!("stopping after this step (Ctrl-C again to stop at once)");
+                        eprintln!("saving and stopping (Ctrl-C again to stop at once)");
                         stop.request();
                     } else if signal == SIGINT {
                         // Whatever is half-written is so under a temporary name.
                         std::process::exit(EXIT_INTERRUPTED.into());
                     }
-                    // A second SIGTERM does nothing more: schedulers repeat it.
+                    // A second one of the others does nothing more: schedulers repeat them.
                 }
             })?;
         Ok(received)
@@ -49,7 +50,7 @@ impl StopSignal {
     /// What to exit with after having stopped.
     pub(crate) fn exit_code(&self) -> u8 {
         match self.0.load(Ordering::SeqCst) {
-            SIGTERM => EXIT_PREEMPTED,
+            SIGTERM | SIGUSR1 => EXIT_PREEMPTED,
             _ => EXIT_INTERRUPTED,
         }
     }

@@ -1,6 +1,10 @@
 //! Errors of a training run.
 
+use std::path::{Path, PathBuf};
+
 use tt_nn::Error as NnError;
+
+use crate::bad_step::BadStep;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -12,11 +16,15 @@ pub enum Error {
     State(String),
     #[error("cannot write {}: {source}", path.display())]
     Write {
-        path: std::path::PathBuf,
+        path: PathBuf,
         source: std::io::Error,
     },
-    #[error("loss is {loss} at step {step}")]
-    NonFinite { step: u64, loss: f32 },
+    /// A step that ends the run. No weight has changed; the state before it is in `checkpoint`, if a step had been made.
+    #[error("{bad}\n  no weight has changed{}", saved(checkpoint.as_deref()))]
+    BadStep {
+        bad: Box<BadStep>,
+        checkpoint: Option<PathBuf>,
+    },
     #[error("no trainable parameter got a gradient at step {step}")]
     NoGradient { step: u64 },
     #[error("the training data ended before the first step")]
@@ -39,6 +47,13 @@ pub enum Error {
     Optimizer(#[from] tt_optimizers::Error),
     #[error(transparent)]
     Tensor(#[from] tt_tensor::Error),
+}
+
+fn saved(checkpoint: Option<&Path>) -> String {
+    match checkpoint {
+        Some(path) => format!(": the state before the step is in {}", path.display()),
+        None => String::new(),
+    }
 }
 
 pub type Result<T> = std::result::Result<T, Error>;

@@ -1,17 +1,12 @@
-//! A training run from its first step to its last checkpoint.
-//!
-//! Order of events after a step: its row is logged, then validation, checkpoint, samples, so that a
-//! checkpoint implies the rows up to its step, a resumed run writes the rows it would have written, and
-//! nothing for show can lose what was trained.
+//! What a training run is made of, and what it leaves behind.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
-use tt_checkpoint::{Checkpoint, Saved, Writer};
-use tt_collators::{Batch, Loader, Pipeline};
-use tt_metrics::{Metrics, Scalars, StepRecord, ValRecord};
+use tt_checkpoint::Checkpoint;
+use tt_collators::{Loader, Pipeline};
+use tt_metrics::Metrics;
 use tt_models::Model;
 use tt_nn::{ParamTree, Recompute};
 use tt_optimizers::Optimizers;
@@ -21,12 +16,14 @@ use crate::Trainer;
 use crate::adapted::Adapted;
 use crate::config::TrainerConfig;
 use crate::error::{Error, Result};
-use crate::guard::{StepGuard, Verdict};
-use crate::state::{self, TrainState};
-use crate::training::{StepOutput, Training};
-use crate::validation::{Continuation, sample, validate};
+use crate::guard::StepGuard;
+use crate::run::Run;
+use crate::state;
+use crate::training::Training;
+use crate::validation::Continuation;
 
-/// Asks a run to save and end after the step it is in. Shared with whoever may ask.
+/// Asks a run to save and end after the step it is in; waiting for data, validation and samples are broken off.
+/// Shared with whoever may ask.
 #[derive(Clone, Default)]
 pub struct StopFlag(Arc<AtomicBool>);
 
@@ -124,8 +121,11 @@ impl TrainJob {
             validated = state.validated;
         }
         trainer.post_init(&mut training)?;
+        let mut loader = data.train(cursor)?;
+        let asked = stop.clone();
+        loader.interrupt_if(move || asked.is_requested());
         Ok(Prepared {
-            loader: data.train(cursor)?,
+            loader,
             cursor: cursor.unwrap_or_default(),
             tokens,
             validated,
@@ -142,276 +142,23 @@ impl TrainJob {
 
 /// A run that nothing stands against any more.
 pub struct Prepared {
-    training: Training,
-    trainer: Box<dyn Trainer>,
-    config: TrainerConfig,
-    data: Pipeline,
-    loader: Loader,
-    tokens: u64,
-    cursor: tt_data::Cursor,
-    validated: Option<(u64, f32)>,
-    stop: StopFlag,
-    seed: u64,
-    resume: Option<Checkpoint>,
+    pub(crate) training: Training,
+    pub(crate) trainer: Box<dyn Trainer>,
+    pub(crate) config: TrainerConfig,
+    pub(crate) data: Pipeline,
+    pub(crate) loader: Loader,
+    pub(crate) tokens: u64,
+    pub(crate) cursor: tt_data::Cursor,
+    pub(crate) validated: Option<(u64, f32)>,
+    pub(crate) stop: StopFlag,
+    pub(crate) seed: u64,
+    pub(crate) resume: Option<Checkpoint>,
 }
 
 impl Prepared {
     /// Trains, keeping `checkpoints/` and `tokenizer/` in `run_dir`. Errors leave the checkpoints written so far.
     pub fn run(self, run_dir: &Path, metrics: Metrics) -> Result<Outcome> {
-        let mut run = Run::start(self, run_dir, metrics)?;
-        while !run.is_done() {
-            // Waiting for data is part of a step: slow data must show in the tokens per second.
-            let started = Instant::now();
-            let Some(batches) = run.next_batches()? else {
-                break;
-            };
-            run.step(batches, started)?;
-            run.look()?;
-            if run.stop.is_requested() {
-                break;
-            }
-        }
-        run.end()
-    }
-}
-
-struct Run {
-    training: Training,
-    trainer: Box<dyn Trainer>,
-    config: TrainerConfig,
-    data: Pipeline,
-    loader: Loader,
-    metrics: Metrics,
-    writer: Writer,
-    tokenizer_files: Vec<PathBuf>,
-    stop: StopFlag,
-    seed: u64,
-    /// Tokens and data position after the last step.
-    tokens: u64,
-    cursor: tt_data::Cursor,
-    /// The data ended before `max_steps`.
-    exhausted: bool,
-    batches: Vec<Batch>,
-    validated: Option<(u64, f32)>,
-    /// The checkpoint last handed to the writer or resumed from.
-    saved: Option<u64>,
-    /// The checkpoint last known to be complete.
-    checkpoint: Option<PathBuf>,
-    trained: Duration,
-    trained_tokens: u64,
-}
-
-impl Run {
-    fn start(prepared: Prepared, run_dir: &Path, metrics: Metrics) -> Result<Self> {
-        let Prepared {
-            training,
-            config,
-            data,
-            resume,
-            ..
-        } = prepared;
-        Ok(Self {
-            tokenizer_files: write_tokenizer(&data, run_dir)?,
-            writer: Writer::open(run_dir.join("checkpoints"), config.checkpoint.clone())?,
-            saved: resume.as_ref().map(|_| training.step),
-            checkpoint: resume.map(|checkpoint| checkpoint.dir().to_owned()),
-            training,
-            trainer: prepared.trainer,
-            config,
-            data,
-            loader: prepared.loader,
-            metrics,
-            stop: prepared.stop,
-            seed: prepared.seed,
-            tokens: prepared.tokens,
-            cursor: prepared.cursor,
-            exhausted: false,
-            batches: Vec::new(),
-            validated: prepared.validated,
-            trained: Duration::ZERO,
-            trained_tokens: 0,
-        })
-    }
-
-    fn is_done(&self) -> bool {
-        let max_steps = self.config.max_steps;
-        self.exhausted || max_steps.is_some_and(|max| self.training.step >= max)
-    }
-
-    /// The micro-batches of the next step; `None` when the data has ended.
-    fn next_batches(&mut self) -> Result<Option<Vec<Batch>>> {
-        let mut batches = std::mem::take(&mut self.batches);
-        for _ in 0..self.config.global_batch_size / self.config.micro_batch_size {
-            match self.loader.next_batch()? {
-                Some(batch) => batches.push(batch),
-                None => break,
-            }
-        }
-        self.exhausted = batches.is_empty();
-        Ok((!self.exhausted).then_some(batches))
-    }
-
-    fn step(&mut self, mut batches: Vec<Batch>, started: Instant) -> Result<()> {
-        let scale = self.training.guard.loss_scale();
-        let output = self.trainer.train_step(&mut self.training, &batches)?;
-        let elapsed = started.elapsed();
-
-        let ids = batches.iter().flat_map(|batch| &batch.segment_ids);
-        let tokens = ids.filter(|&&segment| segment != 0).count() as u64;
-        self.tokens += tokens;
-        self.trained += elapsed;
-        self.trained_tokens += tokens;
-        if let Some(last) = batches.last() {
-            self.cursor = last.cursor;
-        }
-        batches
-            .drain(..)
-            .for_each(|batch| self.loader.recycle(batch));
-        self.batches = batches;
-
-        let StepOutput {
-            numbers,
-            lr,
-            of_optimizers,
-            verdict,
-        } = output;
-        let is_applied = matches!(verdict, Verdict::Apply | Verdict::Warn(_));
-        let mut scalars: Scalars = numbers
-            .scalars
-            .into_iter()
-            .map(|(name, x)| (name.to_owned(), x.into()))
-            .collect();
-        scalars.extend(of_optimizers);
-        if let Some(scale) = scale {
-            let skipped = self.training.guard.skipped_steps() as i64;
-            scalars.insert("loss_scale".to_owned(), scale.into());
-            scalars.insert("skipped_steps".to_owned(), skipped.into());
-        }
-        if !is_applied {
-            scalars.insert("skipped".to_owned(), 1.into());
-        }
-        let step = match verdict {
-            Verdict::Stop(_) => self.training.step + 1,
-            _ => self.training.step,
-        };
-        self.metrics.log(StepRecord {
-            step,
-            loss: numbers.loss,
-            lr,
-            grad_norm: numbers.grad_norm,
-            tokens: self.tokens,
-            scalars,
-            tokens_per_second: tokens as f64 / elapsed.as_secs_f64(),
-            step_time_ms: elapsed.as_secs_f64() * 1e3,
-        })?;
-        match verdict {
-            Verdict::Stop(_) => {
-                let loss = numbers.loss;
-                Err(Error::NonFinite { step, loss })
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// What is due after a step.
-    fn look(&mut self) -> Result<()> {
-        let step = self.training.step;
-        let due = |interval: Option<u64>| interval.is_some_and(|n| step.is_multiple_of(n));
-        if due(self.config.eval_interval) {
-            self.validate()?;
-        }
-        if due(self.config.checkpoint_interval) {
-            self.save()?;
-        }
-        if due(self.config.sample_interval) {
-            let shown = sample(&self.training, &self.data, &self.config.sample)?;
-            shown
-                .iter()
-                .for_each(|text| self.metrics.message(&text.to_string()));
-        }
-        Ok(())
-    }
-
-    /// The validation loss after the last step, made once.
-    fn validate(&mut self) -> Result<f32> {
-        let step = self.training.step;
-        if let Some((_, loss)) = self.validated.filter(|(at, _)| *at == step) {
-            return Ok(loss);
-        }
-        let loss = validate(&self.training, &*self.trainer, self.data.validation())?;
-        self.validated = Some((step, loss));
-        self.metrics.log(ValRecord {
-            step,
-            val_loss: loss,
-            ..ValRecord::default()
-        })?;
-        Ok(loss)
-    }
-
-    fn save(&mut self) -> Result<()> {
-        if self.saved == Some(self.training.step) {
-            return Ok(());
-        }
-        self.metrics.sync()?;
-        // The copy of the run before this one is written before another is taken.
-        let written = self.writer.wait()?;
-        self.note(written);
-        let state = TrainState {
-            step: self.training.step,
-            tokens: self.tokens,
-            optimizer_steps: self.training.optimizers.steps(),
-            seed: self.seed,
-            cursor: self.cursor,
-            data: self.data.fingerprint().to_owned(),
-            validated: self.validated,
-            base: None, // filled in with the parameters
-            instruction_set: self.training.device.instruction_set().to_owned(),
-            guard: self.training.guard.state(),
-            trainer: serde_json::Value::Null,
-        };
-        let tokenizer = self.data.tokenizer();
-        let files = &self.tokenizer_files;
-        let snapshot = state::snapshot(&self.training, &*self.trainer, state, tokenizer, files)?;
-        self.writer.submit(snapshot)?;
-        self.saved = Some(self.training.step);
-        Ok(())
-    }
-
-    fn note(&mut self, written: Option<Saved>) {
-        if let Some(saved) = written {
-            self.checkpoint = Some(saved.dir);
-        }
-    }
-
-    fn end(mut self) -> Result<Outcome> {
-        if self.training.step == 0 {
-            return Err(Error::NoData);
-        }
-        let ending = match self.is_done() {
-            true => Ending::Finished,
-            false => Ending::Stopped,
-        };
-        let final_val_loss = match ending {
-            Ending::Finished => Some(self.validate()?),
-            Ending::Stopped => None,
-        };
-        self.save()?;
-        let written = self.writer.wait()?;
-        self.note(written);
-        let continuations = match ending {
-            Ending::Finished => sample(&self.training, &self.data, &self.config.sample)?,
-            Ending::Stopped => Vec::new(),
-        };
-        self.metrics.finish()?;
-        Ok(Outcome {
-            ending,
-            step: self.training.step,
-            final_val_loss,
-            checkpoint: self.checkpoint.unwrap_or_default(),
-            tokens_per_second: self.trained_tokens as f64
-                / self.trained.as_secs_f64().max(f64::MIN_POSITIVE),
-            continuations,
-        })
+        Run::start(self, run_dir, metrics)?.to_end()
     }
 }
 
@@ -430,22 +177,4 @@ fn check(config: &TrainerConfig, data: &Pipeline, model: &dyn Model) -> Result<(
         return fail("model.vocab_size", why);
     }
     Ok(())
-}
-
-/// Puts the tokenizer's files into the run folder, from where each checkpoint takes them.
-fn write_tokenizer(data: &Pipeline, run_dir: &Path) -> Result<Vec<PathBuf>> {
-    let dir = run_dir.join("tokenizer");
-    let io = |path: &Path, source| Error::Write {
-        path: path.to_owned(),
-        source,
-    };
-    std::fs::create_dir_all(&dir).map_err(|error| io(&dir, error))?;
-    let files = data.tokenizer().files().iter();
-    files
-        .map(|(name, bytes)| {
-            let path = dir.join(name);
-            std::fs::write(&path, bytes).map_err(|error| io(&path, error))?;
-            Ok(path)
-        })
-        .collect()
 }

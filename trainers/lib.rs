@@ -22,14 +22,17 @@
 //! ```
 
 mod adapted;
+mod bad_step;
 mod config;
 mod device_batch;
+mod diagnosis;
 mod error;
 mod guard;
 mod job;
 mod lm_trainer;
 mod loss_scale;
 mod rehearsal;
+mod run;
 mod spikes;
 mod state;
 mod training;
@@ -44,8 +47,10 @@ use tt_nn::Forward;
 use tt_tensor::Tensor;
 
 pub use adapted::{Adapted, Base, BaseOrigin, base_of, draw_base, load_adapter, load_base};
+pub use bad_step::BadStep;
 pub use config::{OptimizerConfig, OptimizerGroupConfig, SampleConfig, TrainerConfig};
 pub use device_batch::DeviceBatch;
+pub use diagnosis::{Finding, Place, Values};
 pub use error::{Error, Result};
 pub use guard::{BadStepAction, BadStepsConfig, Cause, StepGuard, Verdict};
 pub use job::{Ending, Outcome, Prepared, StopFlag, TrainJob};

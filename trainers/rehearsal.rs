@@ -17,6 +17,7 @@ use tt_tensor::{Device, MetaDevice, Precision, Seed, Tensor};
 use crate::Trainer;
 use crate::config::TrainerConfig;
 use crate::error::Result;
+use crate::job::StopFlag;
 use crate::training::Training;
 use crate::validation::validate;
 
@@ -114,7 +115,12 @@ impl Rehearsal {
             flops_per_step += more * (micro_batches as u64 - 1);
         }
 
-        validate(&training, &*trainer, std::slice::from_ref(&batch))?;
+        validate(
+            &training,
+            &*trainer,
+            std::slice::from_ref(&batch),
+            &StopFlag::default(),
+        )?;
         let while_training = device.usage().peak_bytes;
         let params = training.params.iter();
         let weights = params.map(|(_, p)| bytes(&p.value())).sum();

@@ -118,7 +118,7 @@ impl Training {
         let seed = self.guard.backward_seed(micro_batches);
         let mut totals: Option<Totals> = None;
         for (micro, batch) in micro_batches.iter().enumerate() {
-            let fwd = self.forward(&self.tape, micro);
+            let fwd = self.forward(&self.tape, self.step, micro);
             let batch = DeviceBatch::upload(batch, self.device)?;
             let part = loss(&fwd, &*self.model, &batch)?;
             backward(&self.tape, &part.sum, seed)?;
@@ -135,9 +135,9 @@ impl Training {
         totals.ok_or(Error::NoData)
     }
 
-    /// The context in which micro-batch `micro` of the next step is trained on.
-    pub(crate) fn forward(&self, tape: &Tape, micro: usize) -> Forward {
-        let seed = self.seed.fold_str("dropout").fold(self.step);
+    /// The context in which micro-batch `micro` is trained on once `steps` are done.
+    pub(crate) fn forward(&self, tape: &Tape, steps: u64, micro: usize) -> Forward {
+        let seed = self.seed.fold_str("dropout").fold(steps);
         let fwd = Forward::training(&self.params, tape, seed.fold(micro as u64))
             .with_precision(self.precision);
         match &self.recompute {

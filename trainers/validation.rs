@@ -3,25 +3,30 @@
 use std::fmt;
 
 use tt_collators::{Batch, Pipeline};
-use tt_engine::{Limits, Sampler, Sampling, generate};
+use tt_engine::{Limits, Sampler, Sampling, generate_while};
 use tt_nn::Forward;
 use tt_tensor::{Seed, Tensor};
 
 use crate::config::SampleConfig;
 use crate::device_batch::DeviceBatch;
 use crate::error::Result;
+use crate::job::StopFlag;
 use crate::training::Training;
 use crate::{Loss, Trainer};
 
-/// Mean loss over `batches`, each token weighing the same.
+/// Mean loss over `batches`, each token weighing the same; `None` if the run is to stop.
 pub(crate) fn validate(
     training: &Training,
     trainer: &dyn Trainer,
     batches: &[Batch],
-) -> Result<f32> {
+    stop: &StopFlag,
+) -> Result<Option<f32>> {
     let fwd = Forward::inference(&training.params);
     let mut totals: Option<(Tensor, Tensor)> = None;
     for batch in batches {
+        if stop.is_requested() {
+            return Ok(None);
+        }
         let batch = DeviceBatch::upload(batch, training.device)?;
         let Loss { sum, weight, .. } = trainer.loss(&fwd, &*training.model, &batch)?;
         totals = Some(match totals {
@@ -30,8 +35,8 @@ pub(crate) fn validate(
         });
     }
     match totals {
-        Some((sum, weight)) => Ok(sum.div(&weight)?.to_scalar::<f32>()?),
-        None => Ok(f32::NAN),
+        Some((sum, weight)) => Ok(Some(sum.div(&weight)?.to_scalar::<f32>()?)),
+        None => Ok(Some(f32::NAN)),
     }
 }
 
@@ -48,11 +53,13 @@ impl fmt::Display for Continuation {
     }
 }
 
-/// Continuations of the first rows of the validation split, the same prompts every time.
+/// Continuations of the first rows of the validation split, the same prompts every time; none further once the run is
+/// to stop.
 pub(crate) fn sample(
     training: &Training,
     data: &Pipeline,
     config: &SampleConfig,
+    stop: &StopFlag,
 ) -> Result<Vec<Continuation>> {
     let tokenizer = data.tokenizer();
     let sampling = match config.temperature {
@@ -66,18 +73,22 @@ pub(crate) fn sample(
         max_new_tokens: config.max_new_tokens,
         eos: Some(tokenizer.eos_id()),
     };
-    let prompts = prompts(data.validation(), config);
-    let continued = prompts.iter().enumerate().map(|(i, prompt)| {
+    let mut shown = Vec::new();
+    for (i, prompt) in prompts(data.validation(), config).into_iter().enumerate() {
         let seed = Seed::new(0).fold_str("samples").fold(i as u64);
         let mut sampler = Sampler::new(sampling, seed);
         let (model, params) = (&*training.model, &training.params);
-        let tokens = generate(model, params, prompt, &mut sampler, &limits)?;
-        Ok(Continuation {
+        let go_on = |_| !stop.is_requested();
+        let tokens = generate_while(model, params, prompt, &mut sampler, &limits, go_on)?;
+        if stop.is_requested() {
+            break;
+        }
+        shown.push(Continuation {
             prompt: tokenizer.decode(prompt)?,
             text: tokenizer.decode(&tokens)?,
-        })
-    });
-    continued.collect()
+        });
+    }
+    Ok(shown)
 }
 
 /// The beginnings of the first documents long enough to be continued.

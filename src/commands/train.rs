@@ -14,7 +14,7 @@ use tt_tensor::{Device, Precision};
 use tt_trainers::{Ending, StopFlag, TrainJob, TrainerConfig};
 
 use crate::commands::Invocation;
-use crate::ending::conclude;
+use crate::ending::{advice, conclude};
 use crate::failure::Failure;
 use crate::optimization::OptimizersPlan;
 use crate::origins::{self, ORIGINS};
@@ -130,7 +130,15 @@ fn train(
     ));
     out::line(format!("run folder {}", run_dir.path().display()));
     let metrics = Metrics::new(open_metrics(&run_dir, first_step)?).with(console);
-    let outcome = prepared.run(run_dir.path(), metrics).map_err(classify)?;
+    let outcome = prepared
+        .run(run_dir.path(), metrics)
+        .map_err(|error| match &error {
+            tt_trainers::Error::BadStep { bad, .. } => {
+                let advice = advice(bad, &run_dir, arguments);
+                Failure::Run(anyhow::anyhow!("{error}\n  {advice}"))
+            }
+            _ => classify(error),
+        })?;
     conclude(&outcome, &baselines, &run_dir, arguments).map_err(Failure::run)?;
     Ok(match outcome.ending {
         Ending::Finished => ExitCode::SUCCESS,

@@ -173,6 +173,13 @@ fn split(model: &TensorMap, max_shard_bytes: u64) -> Vec<IndexMap<&str, &HostTen
     shards
 }
 
+/// Writes tensors to a safetensors file of their own.
+pub fn write_tensors(path: &Path, tensors: &TensorMap) -> Result<()> {
+    let dir = path.parent().unwrap_or(Path::new(""));
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    write_safetensors(dir, &name, tensors).map(drop)
+}
+
 /// Writes tensors to `dir/name`. Wider types come first, so that every tensor is aligned to its
 /// own width; within a width the given order is kept.
 pub(crate) fn write_safetensors<'a, N: AsRef<str> + 'a>(

@@ -52,7 +52,7 @@ pub use adapter::SavedAdapter;
 pub use config::CheckpointConfig;
 pub use error::{Damage, Error, Problem, Result};
 pub use export::save_model;
-pub use layout::Snapshot;
+pub use layout::{Snapshot, write_tensors};
 pub use reader::{Checkpoint, Latest, latest};
 pub use safetensors::Dtype;
 pub use strict::{Allow, StrictError};

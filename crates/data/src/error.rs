@@ -81,6 +81,10 @@ pub enum DataError {
 
     #[error("data worker panicked: {message}")]
     WorkerPanicked { message: String },
+
+    /// Not a failure: whoever waited no longer wants it.
+    #[error("waiting for data was interrupted")]
+    Interrupted,
 }
 
 impl DataError {

@@ -4,22 +4,32 @@
 //! Items that come back through [`Prefetch::recycle`] are written again, so in the steady state
 //! nothing is allocated here. What an item holds depends on its number alone, hence not on the
 //! number of workers.
-//! Errors and panics of a job come out in place of its item. Dropping waits for the jobs under way.
+//! Errors and panics of a job come out in place of its item. Dropping waits for the jobs under way, unless waiting for
+//! one of them has been broken off: it may never end.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use crate::error::DataError;
 
 /// Writes item `n` over an old one.
 type Job<T> = Box<dyn Fn(u64, &mut T) -> Result<(), DataError> + Send + Sync>;
 
+/// Asked while waiting: whether not to wait any longer.
+type Interrupt = Box<dyn Fn() -> bool + Send>;
+
+/// How often that is asked.
+const INTERRUPT_INTERVAL: Duration = Duration::from_millis(20);
+
 /// Items `0, 1, 2, ...`, made ahead.
 pub struct Prefetch<T> {
     shared: Arc<Shared<T>>,
     workers: Vec<JoinHandle<()>>,
+    interrupt: Option<Interrupt>,
+    was_interrupted: bool,
 }
 
 struct Shared<T> {
@@ -65,6 +75,8 @@ impl<T: Default + Send + 'static> Prefetch<T> {
         let mut prefetch = Self {
             shared,
             workers: Vec::with_capacity(num_workers),
+            interrupt: None,
+            was_interrupted: false,
         };
         for _ in 0..num_workers {
             let shared = Arc::clone(&prefetch.shared);
@@ -78,6 +90,12 @@ impl<T: Default + Send + 'static> Prefetch<T> {
             prefetch.workers.push(worker);
         }
         Ok(prefetch)
+    }
+
+    /// Waiting for an item ends with the error `Interrupted` when `interrupt` says so. Without workers there is no
+    /// waiting that could be ended.
+    pub fn interrupt_if(&mut self, interrupt: impl Fn() -> bool + Send + 'static) {
+        self.interrupt = Some(Box::new(interrupt));
     }
 
     /// The next item.
@@ -98,10 +116,12 @@ impl<T: Default + Send + 'static> Prefetch<T> {
                 shared.room.notify_one();
                 return item;
             }
-            state = shared
-                .ready
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
+            if self.interrupt.as_ref().is_some_and(|interrupt| interrupt()) {
+                self.was_interrupted = true;
+                return Err(DataError::Interrupted);
+            }
+            let waited = shared.ready.wait_timeout(state, INTERRUPT_INTERVAL);
+            (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         }
     }
 
@@ -165,6 +185,9 @@ impl<T> Drop for Prefetch<T> {
             .unwrap_or_else(PoisonError::into_inner)
             .stopping = true;
         self.shared.room.notify_all();
+        if self.was_interrupted {
+            return;
+        }
         for worker in self.workers.drain(..) {
             // Panics of jobs are caught, so there is none to pass on.
             let _ = worker.join();
@@ -233,6 +256,26 @@ mod tests {
         let error = prefetch.next_item().unwrap_err();
         assert_eq!(error.to_string(), "data worker panicked: at 2");
         assert_eq!(prefetch.next_item().unwrap(), 3);
+    }
+
+    #[test]
+    fn waiting_can_be_interrupted_and_dropping_then_does_not_wait() {
+        let asked = Arc::new(AtomicU64::new(0));
+        let count = Arc::clone(&asked);
+        let mut prefetch = Prefetch::new(1, 2, |n, _: &mut ()| {
+            if n == 1 {
+                thread::park(); // for ever
+            }
+            Ok(())
+        })
+        .unwrap();
+        prefetch.interrupt_if(move || count.fetch_add(1, Ordering::SeqCst) >= 2);
+        prefetch.next_item().unwrap();
+        let start = Instant::now();
+        assert!(matches!(prefetch.next_item(), Err(DataError::Interrupted)));
+        assert!(asked.load(Ordering::SeqCst) >= 3, "asked while it waits");
+        drop(prefetch);
+        assert!(start.elapsed() < Duration::from_secs(5));
     }
 
     #[test]

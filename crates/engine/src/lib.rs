@@ -40,6 +40,18 @@ pub fn generate(
     sampler: &mut Sampler,
     limits: &Limits,
 ) -> Result<Vec<u32>> {
+    generate_while(model, params, prompt, sampler, limits, |_| true)
+}
+
+/// [`generate`] that shows each new token to `go_on`, and ends where that is false.
+pub fn generate_while(
+    model: &dyn Model,
+    params: &ParamTree,
+    prompt: &[u32],
+    sampler: &mut Sampler,
+    limits: &Limits,
+    mut go_on: impl FnMut(u32) -> bool,
+) -> Result<Vec<u32>> {
     let max = model.max_positions();
     if prompt.is_empty() {
         return Err(Error::EmptyPrompt);
@@ -65,7 +77,7 @@ pub fn generate(
             break;
         }
         new_tokens.push(token);
-        if new_tokens.len() > room {
+        if new_tokens.len() > room || !go_on(token) {
             break;
         }
         next = vec![token];

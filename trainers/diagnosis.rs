@@ -1,0 +1,369 @@
+//! Where a step stopped being finite: its micro-batches are run again, and every tensor is looked at.
+//!
+//! The same weights, dropout and loss scale give the same numbers, so what is found first is what came up first. Looked
+//! at are, in this order: the weights; then for each micro-batch the output of each module as it is left, the loss,
+//! and the gradients of each module's weights as it is left backward. Slow, as all of it is read back to the host, and
+//! only for steps that have failed already.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde::Serialize;
+use tt_collators::{Batch, IGNORE};
+use tt_nn::{Hooks, ModulePath, ParamTree};
+use tt_tensor::{DType, Tape, Tensor};
+
+use crate::Trainer;
+use crate::device_batch::DeviceBatch;
+use crate::error::Result;
+use crate::training::{Training, backward};
+
+/// The first tensor that is not finite.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Finding {
+    pub place: Place,
+    /// The path of the weight, or of the module whose output it is; `loss` for the loss.
+    pub tensor: String,
+    /// The module it belongs to.
+    pub module: String,
+    /// Counted from 0; `None` for a weight, which was so before the step.
+    pub micro_batch: Option<usize>,
+    /// The rows of the micro-batch that it came of, counted from 0; empty where they cannot be told apart.
+    pub rows: Vec<usize>,
+    pub values: Values,
+}
+
+/// Where in a step a tensor is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Place {
+    /// A weight: the step was lost before it began.
+    Weight,
+    /// The output of a module.
+    Forward,
+    Loss,
+    /// The gradient of a weight.
+    Backward,
+}
+
+/// What is in a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Values {
+    pub count: usize,
+    pub nan: usize,
+    pub infinite: usize,
+    /// Of those that are finite; `None` if there are none.
+    pub min: Option<f32>,
+    pub max: Option<f32>,
+}
+
+impl Values {
+    fn of(values: &[f32]) -> Self {
+        let finite = || values.iter().copied().filter(|x| x.is_finite());
+        Self {
+            count: values.len(),
+            nan: values.iter().filter(|x| x.is_nan()).count(),
+            infinite: values.iter().filter(|x| x.is_infinite()).count(),
+            min: finite().reduce(f32::min),
+            max: finite().reduce(f32::max),
+        }
+    }
+
+    fn is_finite(&self) -> bool {
+        self.nan + self.infinite == 0
+    }
+}
+
+impl fmt::Display for Values {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            count,
+            nan,
+            infinite,
+            ..
+        } = self;
+        write!(f, "{nan} NaN and {infinite} infinite of {count} values")?;
+        match (self.min, self.max) {
+            (Some(min), Some(max)) => write!(f, ", the others from {min:e} to {max:e}"),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (tensor, values) = (&self.tensor, &self.values);
+        match self.place {
+            Place::Weight => {
+                return write!(
+                    f,
+                    "the weight `{tensor}` was not finite before the step: {values}"
+                );
+            }
+            Place::Forward => write!(
+                f,
+                "it began in the forward pass, in the output of `{tensor}`"
+            ),
+            Place::Loss => write!(
+                f,
+                "it began in the loss, all modules before it gave finite outputs"
+            ),
+            Place::Backward => write!(
+                f,
+                "it began in the backward pass, in the gradient of `{tensor}`"
+            ),
+        }?;
+        if let Some(micro) = self.micro_batch {
+            write!(f, ", micro-batch {micro}")?;
+        }
+        match &self.rows[..] {
+            [] => {}
+            [row] => write!(f, ", row {row}")?,
+            rows => {
+                let rows: Vec<_> = rows.iter().map(usize::to_string).collect();
+                write!(f, ", rows {}", rows.join(", "))?;
+            }
+        }
+        write!(f, ": {values}")
+    }
+}
+
+/// Looks for the first tensor of step `step`, which was not applied, that is not finite. Gradients are dropped.
+pub(crate) fn first_non_finite(
+    training: &Training,
+    trainer: &dyn Trainer,
+    step: u64,
+    micro_batches: &[Batch],
+) -> Result<Option<Finding>> {
+    if let Some((path, values)) = non_finite_weight(&training.params)? {
+        return Ok(Some(Finding {
+            place: Place::Weight,
+            module: parent(&path),
+            tensor: path,
+            micro_batch: None,
+            rows: Vec::new(),
+            values,
+        }));
+    }
+    let replay = Replay {
+        training,
+        trainer,
+        steps: step - 1,
+        seed: training.guard.backward_seed(micro_batches),
+    };
+    training.drop_gradients();
+    let found = micro_batches
+        .iter()
+        .enumerate()
+        .find_map(|(micro, batch)| replay.look(micro, batch).transpose());
+    training.drop_gradients();
+    found.transpose()
+}
+
+fn non_finite_weight(params: &ParamTree) -> Result<Option<(String, Values)>> {
+    for (spec, parameter) in params.iter() {
+        let values = Values::of(&read(&parameter.value())?);
+        if !values.is_finite() {
+            return Ok(Some((spec.path.clone(), values)));
+        }
+    }
+    Ok(None)
+}
+
+fn parent(path: &str) -> String {
+    let module = path.rsplit_once('.').map_or("", |(module, _)| module);
+    module.to_owned()
+}
+
+fn read(tensor: &Tensor) -> tt_tensor::Result<Vec<f32>> {
+    tensor.detach().to_dtype(DType::F32)?.to_vec()
+}
+
+struct Replay<'a> {
+    training: &'a Training,
+    trainer: &'a dyn Trainer,
+    /// Done before the step.
+    steps: u64,
+    seed: f32,
+}
+
+impl Replay<'_> {
+    fn look(&self, micro: usize, batch: &Batch) -> Result<Option<Finding>> {
+        let watch = Arc::new(Watch::new(&self.training.params, batch.rows));
+        let loss = self.run(micro, batch, &watch)?;
+        let found = watch.take();
+        // The loss is made between the last output and the first gradient.
+        let is_before_loss = |found: &Found| found.place == Place::Forward;
+        let found = match (found, loss.is_finite()) {
+            (Some(found), _) if is_before_loss(&found) => Some(found),
+            (_, false) => Some(Found {
+                place: Place::Loss,
+                tensor: "loss".to_owned(),
+                module: String::new(),
+                rows: Vec::new(),
+                values: Values::of(&[loss]),
+            }),
+            (found, true) => found,
+        };
+        let Some(mut found) = found else {
+            return Ok(None);
+        };
+        if found.rows.is_empty() {
+            found.rows = self.rows_behind(micro, batch)?;
+        }
+        Ok(Some(Finding {
+            place: found.place,
+            tensor: found.tensor,
+            module: found.module,
+            micro_batch: Some(micro),
+            rows: found.rows,
+            values: found.values,
+        }))
+    }
+
+    /// The loss. Gradients are added up, as they were in the step.
+    fn run(&self, micro: usize, batch: &Batch, watch: &Arc<Watch>) -> Result<f32> {
+        let tape = Tape::new();
+        let fwd = self.training.forward(&tape, self.steps, micro);
+        let fwd = fwd.with_hooks(watch.clone());
+        let device_batch = DeviceBatch::upload(batch, self.training.device)?;
+        let loss = self
+            .trainer
+            .loss(&fwd, &*self.training.model, &device_batch)?;
+        let sum = read(&loss.sum)?.iter().sum();
+        watch.turn();
+        backward(&tape, &loss.sum, self.seed)?;
+        watch.look_at_gradients("")?;
+        Ok(sum)
+    }
+
+    /// The rows whose loss or gradient is not finite when those of the others are left out.
+    fn rows_behind(&self, micro: usize, batch: &Batch) -> Result<Vec<usize>> {
+        let mut rows = Vec::new();
+        for row in 0..batch.rows {
+            let mut alone = batch.clone();
+            for (other, labels) in alone.labels.chunks_mut(batch.seq_len).enumerate() {
+                if other != row {
+                    labels.fill(IGNORE);
+                }
+            }
+            self.training.drop_gradients();
+            let watch = Arc::new(Watch::new(&self.training.params, batch.rows));
+            let loss = self.run(micro, &alone, &watch)?;
+            if !loss.is_finite() || watch.take().is_some() {
+                rows.push(row);
+            }
+        }
+        Ok(rows)
+    }
+}
+
+/// Keeps the first tensor that is not finite.
+struct Watch {
+    params: ParamTree,
+    /// Of the batch: rows of an output are told apart if it has as many.
+    rows: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    found: Option<Found>,
+    /// The backward pass has begun; a module that is recomputed there is forward again.
+    is_backward: bool,
+}
+
+struct Found {
+    place: Place,
+    tensor: String,
+    module: String,
+    rows: Vec<usize>,
+    values: Values,
+}
+
+impl Watch {
+    fn new(params: &ParamTree, rows: usize) -> Self {
+        Self {
+            params: params.clone(),
+            rows,
+            state: Mutex::default(),
+        }
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        // What a panic could leave half changed is only looked at here.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self) -> Option<Found> {
+        self.state().found.take()
+    }
+
+    /// The backward pass begins.
+    fn turn(&self) {
+        self.state().is_backward = true;
+    }
+
+    /// The gradients of the weights of `module`; of all weights, last first, for "".
+    fn look_at_gradients(&self, module: &str) -> tt_tensor::Result<()> {
+        if self.state().found.is_some() {
+            return Ok(());
+        }
+        let params: Vec<_> = self.params.iter().collect();
+        for (spec, parameter) in params.into_iter().rev() {
+            let Some(grad) = parameter.grad() else {
+                continue;
+            };
+            if !module.is_empty() && parent(&spec.path) != module {
+                continue;
+            }
+            let values = Values::of(&read(&grad)?);
+            if !values.is_finite() {
+                self.state().found = Some(Found {
+                    place: Place::Backward,
+                    tensor: spec.path.clone(),
+                    module: parent(&spec.path),
+                    rows: Vec::new(),
+                    values,
+                });
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Hooks for Watch {
+    fn exit_forward(&self, module: &ModulePath, output: &Tensor) -> tt_nn::Result<()> {
+        let mut state = self.state();
+        if state.is_backward || state.found.is_some() {
+            return Ok(());
+        }
+        let all = read(output)?;
+        let values = Values::of(&all);
+        if values.is_finite() {
+            return Ok(());
+        }
+        let rows = match output.dims().first() {
+            Some(&rows) if rows == self.rows => all
+                .chunks(all.len() / rows)
+                .enumerate()
+                .filter(|(_, row)| row.iter().any(|x| !x.is_finite()))
+                .map(|(row, _)| row)
+                .collect(),
+            _ => Vec::new(),
+        };
+        state.found = Some(Found {
+            place: Place::Forward,
+            tensor: module.to_string(),
+            module: module.to_string(),
+            rows,
+            values,
+        });
+        Ok(())
+    }
+
+    fn exit_backward(&self, module: &ModulePath) -> tt_tensor::Result<()> {
+        self.look_at_gradients(module.as_str())
+    }
+}

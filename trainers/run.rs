@@ -1,0 +1,392 @@
+//! A training run from its first step to its last checkpoint.
+//!
+//! Order of events after a step: its row is logged, then validation, checkpoint, samples, so that a
+//! checkpoint implies the rows up to its step, a resumed run writes the rows it would have written, and
+//! nothing for show can lose what was trained.
+//! A run asked to stop in the middle of a validation leaves it to the run that goes on, which makes it first.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use tt_checkpoint::{Saved, Writer};
+use tt_collators::{Batch, Loader, Pipeline};
+use tt_data::DataError;
+use tt_metrics::{Metrics, Scalars, StepRecord, ValRecord};
+
+use crate::Trainer;
+use crate::bad_step::{self, BadStep};
+use crate::config::TrainerConfig;
+use crate::diagnosis::first_non_finite;
+use crate::error::{Error, Result};
+use crate::guard::{Cause, Verdict};
+use crate::job::{Ending, Outcome, Prepared, StopFlag};
+use crate::state::{self, TrainState};
+use crate::training::{StepOutput, Training};
+use crate::validation::{sample, validate};
+
+pub(crate) struct Run {
+    training: Training,
+    trainer: Box<dyn Trainer>,
+    config: TrainerConfig,
+    data: Pipeline,
+    loader: Loader,
+    metrics: Metrics,
+    writer: Writer,
+    run_dir: PathBuf,
+    tokenizer_files: Vec<PathBuf>,
+    stop: StopFlag,
+    seed: u64,
+    /// Tokens and data position after the last step.
+    tokens: u64,
+    cursor: tt_data::Cursor,
+    /// The data ended before `max_steps`.
+    exhausted: bool,
+    batches: Vec<Batch>,
+    validated: Option<(u64, f32)>,
+    /// The checkpoint last handed to the writer or resumed from.
+    saved: Option<u64>,
+    /// The checkpoint last known to be complete.
+    checkpoint: Option<PathBuf>,
+    trained: Duration,
+    trained_tokens: u64,
+}
+
+impl Run {
+    pub fn start(prepared: Prepared, run_dir: &Path, metrics: Metrics) -> Result<Self> {
+        let Prepared {
+            training,
+            config,
+            data,
+            resume,
+            ..
+        } = prepared;
+        Ok(Self {
+            run_dir: run_dir.to_owned(),
+            tokenizer_files: write_tokenizer(&data, run_dir)?,
+            writer: Writer::open(run_dir.join("checkpoints"), config.checkpoint.clone())?,
+            saved: resume.as_ref().map(|_| training.step),
+            checkpoint: resume.map(|checkpoint| checkpoint.dir().to_owned()),
+            training,
+            trainer: prepared.trainer,
+            config,
+            data,
+            loader: prepared.loader,
+            metrics,
+            stop: prepared.stop,
+            seed: prepared.seed,
+            tokens: prepared.tokens,
+            cursor: prepared.cursor,
+            exhausted: false,
+            batches: Vec::new(),
+            validated: prepared.validated,
+            trained: Duration::ZERO,
+            trained_tokens: 0,
+        })
+    }
+
+    pub fn to_end(mut self) -> Result<Outcome> {
+        self.catch_up()?;
+        while !self.is_done() && !self.stop.is_requested() {
+            // Waiting for data is part of a step: slow data must show in the tokens per second.
+            let started = Instant::now();
+            let Some(batches) = self.next_batches()? else {
+                break;
+            };
+            self.step(batches, started)?;
+            self.look()?;
+        }
+        self.end()
+    }
+
+    fn is_done(&self) -> bool {
+        let max_steps = self.config.max_steps;
+        self.exhausted || max_steps.is_some_and(|max| self.training.step >= max)
+    }
+
+    fn is_due(&self, interval: Option<u64>) -> bool {
+        interval.is_some_and(|n| self.training.step.is_multiple_of(n))
+    }
+
+    /// Makes the validation that the run before broke off.
+    fn catch_up(&mut self) -> Result<()> {
+        if self.training.step > 0 && self.is_due(self.config.eval_interval) {
+            self.validate()?;
+        }
+        Ok(())
+    }
+
+    /// The micro-batches of the next step; `None` when the data has ended, or the run is to stop before there are any.
+    fn next_batches(&mut self) -> Result<Option<Vec<Batch>>> {
+        let mut batches = std::mem::take(&mut self.batches);
+        for _ in 0..self.config.global_batch_size / self.config.micro_batch_size {
+            match self.loader.next_batch() {
+                Ok(Some(batch)) => batches.push(batch),
+                Ok(None) => break,
+                Err(DataError::Interrupted) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.exhausted = batches.is_empty();
+        Ok((!self.exhausted).then_some(batches))
+    }
+
+    fn step(&mut self, mut batches: Vec<Batch>, started: Instant) -> Result<()> {
+        let step = self.training.step + 1;
+        let guard = &self.training.guard;
+        let (loss_scale, skipped_before) = (guard.loss_scale(), guard.skipped_in_a_row());
+        let output = self.trainer.train_step(&mut self.training, &batches)?;
+        let elapsed = started.elapsed();
+
+        let ids = batches.iter().flat_map(|batch| &batch.segment_ids);
+        let tokens = ids.filter(|&&segment| segment != 0).count() as u64;
+        self.trained += elapsed;
+        self.trained_tokens += tokens;
+        self.log(
+            step,
+            &output,
+            self.tokens + tokens,
+            loss_scale,
+            tokens,
+            elapsed,
+        )?;
+        let bad = |cause: &Cause| BadStep {
+            step,
+            cause: cause.clone(),
+            loss: output.numbers.loss,
+            grad_norm: output.numbers.grad_norm,
+            finding: None,
+            skipped_before,
+            dump: None,
+        };
+        match &output.verdict {
+            Verdict::Apply => {}
+            Verdict::Warn(spike) => {
+                let message = format!("warning: step {step}: {spike}");
+                self.metrics.message(&message);
+            }
+            Verdict::Skip(cause @ Cause::Overflow { .. }) => {
+                self.metrics.message(&format!("skipped {}", bad(cause)));
+            }
+            Verdict::Skip(cause) => {
+                let bad = self.examine(bad(cause), &batches);
+                self.metrics.message(&format!("skipped {bad}"));
+            }
+            Verdict::Stop(cause) => {
+                let bad = self.examine(bad(cause), &batches);
+                return Err(self.refused(bad));
+            }
+        }
+        self.tokens += tokens;
+        if let Some(last) = batches.last() {
+            self.cursor = last.cursor;
+        }
+        batches
+            .drain(..)
+            .for_each(|batch| self.loader.recycle(batch));
+        self.batches = batches;
+        Ok(())
+    }
+
+    fn log(
+        &mut self,
+        step: u64,
+        output: &StepOutput,
+        tokens: u64,
+        loss_scale: Option<f32>,
+        step_tokens: u64,
+        elapsed: Duration,
+    ) -> Result<()> {
+        let numbers = &output.numbers;
+        let scalars = numbers.scalars.iter();
+        let mut scalars: Scalars = scalars
+            .map(|&(name, x)| (name.to_owned(), x.into()))
+            .collect();
+        scalars.extend(output.of_optimizers.clone());
+        if let Some(scale) = loss_scale {
+            let skipped = self.training.guard.skipped_steps() as i64;
+            scalars.insert("loss_scale".to_owned(), scale.into());
+            scalars.insert("skipped_steps".to_owned(), skipped.into());
+        }
+        if matches!(output.verdict, Verdict::Skip(_) | Verdict::Stop(_)) {
+            scalars.insert("skipped".to_owned(), 1.into());
+        }
+        Ok(self.metrics.log(StepRecord {
+            step,
+            loss: numbers.loss,
+            lr: output.lr,
+            grad_norm: numbers.grad_norm,
+            tokens,
+            scalars,
+            tokens_per_second: step_tokens as f64 / elapsed.as_secs_f64(),
+            step_time_ms: elapsed.as_secs_f64() * 1e3,
+        })?)
+    }
+
+    /// Finds out what it can about a step that was not applied, and keeps its batch.
+    fn examine(&mut self, mut bad: BadStep, batches: &[Batch]) -> BadStep {
+        // A step that fails is not made worse by a report that fails.
+        let warn = |metrics: &mut Metrics, error: Error| {
+            metrics.message(&format!("warning: no full report of the bad step: {error}"));
+        };
+        if bad.cause == Cause::NonFinite {
+            match first_non_finite(&self.training, &*self.trainer, bad.step, batches) {
+                Ok(finding) => bad.finding = finding,
+                Err(error) => warn(&mut self.metrics, error),
+            }
+        }
+        match bad_step::dump(&bad, batches, &self.data, &self.run_dir) {
+            Ok(dir) => bad.dump = Some(dir),
+            Err(error) => warn(&mut self.metrics, error),
+        }
+        bad
+    }
+
+    /// Saves the state before a step that ends the run.
+    fn refused(&mut self, bad: BadStep) -> Error {
+        let saved = match self.training.step {
+            0 => Ok(()),
+            _ => self.save().and_then(|()| self.wait()),
+        };
+        if let Err(error) = saved {
+            self.metrics.message(&bad.to_string());
+            return error;
+        }
+        Error::BadStep {
+            checkpoint: self.checkpoint.clone(),
+            bad: Box::new(bad),
+        }
+    }
+
+    /// What is due after a step.
+    fn look(&mut self) -> Result<()> {
+        // A write that failed is told at once, not when the next is due.
+        let written = self.writer.poll()?;
+        self.note(written);
+        if self.is_due(self.config.eval_interval) {
+            self.validate()?;
+        }
+        if self.is_due(self.config.checkpoint_interval) {
+            self.save()?;
+        }
+        if self.is_due(self.config.sample_interval) {
+            let shown = sample(&self.training, &self.data, &self.config.sample, &self.stop)?;
+            shown
+                .iter()
+                .for_each(|text| self.metrics.message(&text.to_string()));
+        }
+        Ok(())
+    }
+
+    /// The validation loss after the last step, made once; `None` if the run is to stop before it is known.
+    fn validate(&mut self) -> Result<Option<f32>> {
+        let step = self.training.step;
+        if let Some((_, loss)) = self.validated.filter(|(at, _)| *at == step) {
+            return Ok(Some(loss));
+        }
+        let batches = self.data.validation();
+        let Some(loss) = validate(&self.training, &*self.trainer, batches, &self.stop)? else {
+            return Ok(None);
+        };
+        self.validated = Some((step, loss));
+        self.metrics.log(ValRecord {
+            step,
+            val_loss: loss,
+            ..ValRecord::default()
+        })?;
+        Ok(Some(loss))
+    }
+
+    fn save(&mut self) -> Result<()> {
+        if self.saved == Some(self.training.step) {
+            return Ok(());
+        }
+        self.metrics.sync()?;
+        // The copy of the run before this one is written before another is taken.
+        self.wait()?;
+        let state = TrainState {
+            step: self.training.step,
+            tokens: self.tokens,
+            optimizer_steps: self.training.optimizers.steps(),
+            seed: self.seed,
+            cursor: self.cursor,
+            data: self.data.fingerprint().to_owned(),
+            validated: self.validated,
+            base: None, // filled in with the parameters
+            instruction_set: self.training.device.instruction_set().to_owned(),
+            guard: self.training.guard.state(),
+            trainer: serde_json::Value::Null,
+        };
+        let tokenizer = self.data.tokenizer();
+        let files = &self.tokenizer_files;
+        let snapshot = state::snapshot(&self.training, &*self.trainer, state, tokenizer, files)?;
+        self.writer.submit(snapshot)?;
+        self.saved = Some(self.training.step);
+        Ok(())
+    }
+
+    /// Waits until what was handed to the writer is on disk.
+    fn wait(&mut self) -> Result<()> {
+        let written = self.writer.wait()?;
+        self.note(written);
+        Ok(())
+    }
+
+    fn note(&mut self, written: Option<Saved>) {
+        if let Some(saved) = written {
+            self.checkpoint = Some(saved.dir);
+        }
+    }
+
+    fn end(mut self) -> Result<Outcome> {
+        let is_stopped = self.stop.is_requested();
+        if self.training.step == 0 && !is_stopped {
+            return Err(Error::NoData);
+        }
+        let final_val_loss = match self.is_done() {
+            true => self.validate()?,
+            false => None,
+        };
+        let ending = match final_val_loss {
+            Some(_) => Ending::Finished,
+            None => Ending::Stopped,
+        };
+        if self.training.step > 0 {
+            self.save()?;
+        }
+        self.wait()?;
+        let continuations = match ending {
+            Ending::Finished => {
+                sample(&self.training, &self.data, &self.config.sample, &self.stop)?
+            }
+            Ending::Stopped => Vec::new(),
+        };
+        self.metrics.finish()?;
+        Ok(Outcome {
+            ending,
+            step: self.training.step,
+            final_val_loss,
+            checkpoint: self.checkpoint.unwrap_or_default(),
+            tokens_per_second: self.trained_tokens as f64
+                / self.trained.as_secs_f64().max(f64::MIN_POSITIVE),
+            continuations,
+        })
+    }
+}
+
+/// Puts the tokenizer's files into the run folder, from where each checkpoint takes them.
+fn write_tokenizer(data: &Pipeline, run_dir: &Path) -> Result<Vec<PathBuf>> {
+    let dir = run_dir.join("tokenizer");
+    let io = |path: &Path, source| Error::Write {
+        path: path.to_owned(),
+        source,
+    };
+    std::fs::create_dir_all(&dir).map_err(|error| io(&dir, error))?;
+    let files = data.tokenizer().files().iter();
+    files
+        .map(|(name, bytes)| {
+            let path = dir.join(name);
+            std::fs::write(&path, bytes).map_err(|error| io(&path, error))?;
+            Ok(path)
+        })
+        .collect()
+}
