@@ -3,9 +3,11 @@
 //! One test program rather than one a file: linking is what integration tests cost.
 
 mod bad_input;
+mod bad_steps;
 mod command_line;
 mod completion;
 mod configs;
+mod faults;
 mod generate;
 mod gguf;
 mod harness;

@@ -2,10 +2,11 @@
 
 mod common;
 
-use std::{fs, process::Command};
+use std::fs;
 
 use common::{assert_holds, keep_last, latest_step, names, snapshot, write};
 use tt_checkpoint::{Error, HostTensor, Snapshot, Writer, latest};
+use tt_testkit::{SmallDisk, in_own_mounts};
 
 #[test]
 fn error_of_a_write_surfaces_on_the_next_submit_and_leaves_nothing() {
@@ -98,33 +99,15 @@ fn asset_may_not_take_a_name_that_is_in_use() {
     }
 }
 
-/// A file system of 256 kB, if this user may mount one.
-struct SmallDisk(tempfile::TempDir);
-
-impl SmallDisk {
-    fn mount() -> Option<Self> {
-        let dir = tempfile::tempdir().unwrap();
-        let status = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", "size=256k", "tmpfs"])
-            .arg(dir.path())
-            .status();
-        status.is_ok_and(|s| s.success()).then_some(Self(dir))
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(self.0.path()).status();
-    }
-}
-
 #[test]
 fn full_disk_says_what_was_needed_and_keeps_the_older_checkpoint() {
-    // Without the right to mount, `full_disk_is_recognised_when_writing` covers the error alone.
-    let Some(disk) = SmallDisk::mount() else {
-        return;
-    };
-    let dir = disk.0.path();
+    let name = "full_disk_says_what_was_needed_and_keeps_the_older_checkpoint";
+    in_own_mounts(name, fill_a_disk);
+}
+
+fn fill_a_disk() {
+    let disk = SmallDisk::mount(256);
+    let dir = disk.path();
     write(dir, keep_last(3), [1]);
 
     let mut large = snapshot(2);

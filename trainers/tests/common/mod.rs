@@ -56,16 +56,8 @@ pub fn job(max_steps: u64) -> TrainJob {
     let data = Pipeline::open(&data, &options).unwrap();
     let model = model(0.1);
     let params = ParamTree::init(&model.params(), Seed::new(1), Device::Cpu).unwrap();
-    let adamw = AdamWConfig {
-        betas: [0.9, 0.95],
-        weight_decay: 0.1,
-        ..AdamWConfig::new(1e-3)
-    };
-    let adamw = AdamW::new(adamw, &params).unwrap();
-    let schedule = SchedulePlan::new(Shape::Cosine(CosineOptions::default()), 2);
-    let schedule = schedule.build(Some(max_steps), 1e-3).unwrap();
     TrainJob {
-        optimizers: Optimizers::single(adamw, schedule),
+        optimizers: optimizers(&params, max_steps),
         params,
         model,
         trainer: Box::new(LMTrainer::new(0.0, 0.0)),
@@ -79,4 +71,16 @@ pub fn job(max_steps: u64) -> TrainJob {
         resume: None,
         stop: StopFlag::default(),
     }
+}
+
+/// AdamW for these parameters, its rate a cosine over `total` steps.
+pub fn optimizers(params: &ParamTree, total: u64) -> Optimizers {
+    let adamw = AdamWConfig {
+        betas: [0.9, 0.95],
+        weight_decay: 0.1,
+        ..AdamWConfig::new(1e-3)
+    };
+    let adamw = AdamW::new(adamw, params).unwrap();
+    let schedule = SchedulePlan::new(Shape::Cosine(CosineOptions::default()), 2);
+    Optimizers::single(adamw, schedule.build(Some(total), 1e-3).unwrap())
 }

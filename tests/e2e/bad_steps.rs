@@ -1,0 +1,159 @@
+//! A step whose numbers are not finite, from outside: what is said, what is left behind, and what goes on.
+
+use serde_json::Value;
+
+use crate::harness::{Place, RunFolder, entries};
+
+/// After the first step the weights are so large that products of them are infinite.
+const DIVERGES: &[&str] = &[
+    "lr=1e30",
+    "trainer.lr_scheduler.num_warmup_steps=0",
+    "trainer.max_steps=8",
+    "hydra.run.dir=run",
+];
+
+fn diverging<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    DIVERGES.iter().chain(more).copied().collect()
+}
+
+#[test]
+fn it_is_explained_and_the_state_before_it_is_saved() {
+    let place = Place::new();
+    let finished = place.run_nano(DIVERGES).with_code(1);
+    let finished = finished
+        .complains("error: step 2: the loss is NaN")
+        .complains("in the output of `model.layers.0.self_attn.o_proj`, micro-batch 0, rows 0, 1")
+        .complains("bad_steps/step-00000002")
+        .complains("checkpoints/step-00000001")
+        .complains("trainer.bad_steps.action=skip");
+    assert!(!finished.stderr.contains("backtrace"), "{finished:?}");
+
+    let run = RunFolder(place.path().join("run"));
+    let report = run.json("bad_steps/step-00000002/report.json");
+    assert_eq!(report["first_non_finite"]["place"], "forward");
+    assert_eq!(report["rows"].as_array().map(Vec::len), Some(4));
+    assert!(
+        run.read("bad_steps/step-00000002/rows.txt")
+            .contains("(found)")
+    );
+    let checkpoint = tt_checkpoint::latest(&run.join("checkpoints")).expect("readable");
+    let checkpoint = checkpoint.checkpoint.expect("a checkpoint");
+    assert_eq!(checkpoint.step(), 1);
+    let mut values = Vec::new();
+    let weights = checkpoint.model().expect("weights");
+    weights
+        .read_f32("model.embed_tokens.weight", &mut values)
+        .expect("a weight");
+    assert!(values.iter().all(|x| x.is_finite()));
+    assert!(!run.join("summary.json").exists());
+}
+
+#[test]
+fn the_command_it_ends_with_goes_on() {
+    let place = Place::new();
+    let finished = place.run_nano(DIVERGES).with_code(1);
+    let line = finished.stderr.lines().last().expect("a line");
+    let arguments = line.trim().strip_prefix("tpu-train ").expect("a command");
+    let arguments: Vec<_> = arguments.split(' ').chain(["lr=1e-3"]).collect();
+    place.run(&arguments).with_code(0).prints("from step 1");
+    // Skipping a batch could not have helped: those after it are as bad.
+    let place = Place::new();
+    place
+        .run_nano(&diverging(&["trainer.bad_steps.action=skip"]))
+        .with_code(0)
+        .prints("skipped step 2: the loss is NaN");
+    let place = Place::new();
+    place
+        .run_nano(&diverging(&[
+            "trainer.bad_steps.action=skip",
+            "trainer.bad_steps.max_consecutive=3",
+        ]))
+        .with_code(1)
+        .complains("step 5: the loss is NaN, after 3 skipped in a row")
+        .complains("an earlier checkpoint");
+}
+
+#[test]
+fn skipped_steps_are_marked_and_keep_their_place() {
+    let place = Place::new();
+    let skip = "trainer.bad_steps.action=skip";
+    place.run_nano(&diverging(&[skip])).with_code(0);
+    let run = RunFolder(place.path().join("run"));
+    let rows = run.rows();
+    let steps = rows.iter().filter(|row| row.get("lr").is_some());
+    let marks: Vec<_> = steps
+        .map(|row| (row["step"].as_u64(), row["skipped"].as_u64()))
+        .collect();
+    let expected: Vec<_> = (1..=8)
+        .map(|step| (Some(step), (step > 1).then_some(1)))
+        .collect();
+    assert_eq!(marks, expected);
+    assert_eq!(entries(&run.join("bad_steps")).len(), 7);
+}
+
+#[test]
+fn weights_that_are_not_finite_are_named_before_any_batch() {
+    let place = Place::new();
+    place
+        .run_nano(&["trainer.max_steps=1", "hydra.run.dir=whole"])
+        .with_code(0);
+    let checkpoint = RunFolder(place.path().join("whole")).final_checkpoint();
+    let path = checkpoint.join("model.safetensors");
+    let mut bytes = std::fs::read(&path).expect("weights");
+    let tensors = safetensors::SafeTensors::deserialize(&bytes).expect("safetensors");
+    let name = "model.layers.1.mlp.gate_proj.weight";
+    let data = tensors.tensor(name).expect("a weight").data();
+    let at = data.as_ptr() as usize - bytes.as_ptr() as usize;
+    bytes[at..at + 4].copy_from_slice(&f32::NAN.to_le_bytes());
+    std::fs::write(&path, bytes).expect("written");
+
+    let url = format!("model.pretrained_url={}", checkpoint.display());
+    place
+        .run_nano(&["trainer.max_steps=2", &url])
+        .with_code(1)
+        .complains(&format!(
+            "the weight `{name}` was not finite before the step: 1 NaN"
+        ))
+        .complains("begin with weights that are finite");
+}
+
+#[test]
+fn a_spike_is_skipped_and_a_kill_changes_nothing() {
+    let place = Place::new();
+    // Two words over and over, but for one document.
+    let plain = "tick tock tick tock tick tock tick tock.\n\n".repeat(200);
+    let odd = "Zqx jvw 7#k! pfy 0@w xzj qvb 3&m kkz wqp yfh 9%d jxq vzk bgh 5*t.\n\n";
+    place.write("text.txt", &format!("{plain}{odd}{plain}"));
+    let args = |folder| {
+        [
+            "data=text",
+            "data.path=text.txt",
+            "data.tokenizer.vocab_size=300",
+            "lr=1e-2",
+            "trainer.max_steps=120",
+            "trainer.checkpoint_interval=5",
+            "trainer.spike_guard.action=skip",
+            "trainer.spike_guard.window=16",
+            "trainer.spike_guard.sigma=10",
+            folder,
+        ]
+    };
+    place.run_nano(&args("hydra.run.dir=whole")).with_code(0);
+    let whole = RunFolder(place.path().join("whole"));
+    let is_skipped = |row: &&Value| row["skipped"] == 1;
+    let skipped = whole.rows().iter().filter(is_skipped).count();
+    assert!((1..20).contains(&skipped), "{skipped} steps skipped");
+    let dump = entries(&whole.join("bad_steps")).remove(0);
+    let report = std::fs::read_to_string(dump.join("report.json")).expect("a report");
+    assert!(report.contains("standard deviations above"), "{report}");
+
+    let mut running = place.start_nano(&args("hydra.run.dir=killed"));
+    let killed = RunFolder(place.path().join("killed"));
+    running.wait_for_rows(&killed, 40);
+    running.kill();
+    place
+        .run_nano(&args("hydra.run.dir=killed"))
+        .with_code(0)
+        .prints("resuming");
+    assert_eq!(killed.timeless_rows(), whole.timeless_rows());
+}
