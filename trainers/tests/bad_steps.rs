@@ -79,6 +79,8 @@ fn faulty(fault: Fault, step: usize) -> Box<dyn Trainer> {
 fn job(max_steps: u64, fault: Fault) -> TrainJob {
     let mut job = common::job(max_steps);
     job.trainer = faulty(fault, 3);
+    // The same rates however far it is to go.
+    job.config.lr_scheduler.num_training_steps = Some(9);
     job
 }
 
@@ -136,7 +138,7 @@ fn a_loss_that_is_not_finite_stops_before_any_weight_changes() {
     assert!(bad.to_string().contains("micro-batch 1, row 2"), "{bad}");
 
     let clean = tempfile::tempdir().unwrap();
-    let outcome = run(common::job(2), clean.path()).unwrap();
+    let outcome = run(job(2, Fault::InfiniteLoss), clean.path()).unwrap();
     let checkpoint = checkpoint.unwrap();
     assert!(checkpoint.ends_with("step-00000002"), "{checkpoint:?}");
     assert!(weights(&checkpoint) == weights(&outcome.checkpoint));
@@ -204,12 +206,13 @@ fn a_gradient_that_is_not_finite_names_its_weight() {
 fn an_output_that_is_not_finite_names_its_module() {
     let dir = tempfile::tempdir().unwrap();
     let job = common::job(9);
-    let weight = job
-        .params
-        .get("model.layers.1.mlp.down_proj.weight")
-        .unwrap();
-    let large = Tensor::full(3e38, weight.shape(), Device::Cpu).unwrap();
-    weight.set(large).unwrap();
+    // Each is finite, their product is not.
+    for name in ["gate_proj", "up_proj"] {
+        let weight = format!("model.layers.1.mlp.{name}.weight");
+        let weight = job.params.get(&weight).unwrap();
+        let large = weight.value().affine(1e30, 0.0).unwrap();
+        weight.set(large).unwrap();
+    }
     let (bad, checkpoint) = stopped(job, dir.path());
     let found = bad.finding.unwrap();
     assert_eq!(found.place, Place::Forward);
@@ -243,7 +246,7 @@ fn a_skipped_step_leaves_weights_and_moments_alone_and_is_marked() {
     let dir = tempfile::tempdir().unwrap();
     let outcome = run(skipping(job(3, Fault::InfiniteLoss)), dir.path()).unwrap();
     let clean = tempfile::tempdir().unwrap();
-    let before = run(common::job(2), clean.path()).unwrap();
+    let before = run(job(2, Fault::InfiniteLoss), clean.path()).unwrap();
     assert_eq!(outcome.step, 3);
     assert!(weights(&outcome.checkpoint) == weights(&before.checkpoint));
     let moments = |checkpoint: &Path| {
