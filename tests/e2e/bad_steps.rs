@@ -124,10 +124,12 @@ fn a_spike_is_skipped_and_a_kill_changes_nothing() {
     let plain = "tick tock tick tock tick tock tick tock.\n\n".repeat(200);
     let odd = "Zqx jvw 7#k! pfy 0@w xzj qvb 3&m kkz wqp yfh 9%d jxq vzk bgh 5*t.\n\n";
     place.write("text.txt", &format!("{plain}{odd}{plain}"));
+    place.write("val.txt", &plain);
     let args = |folder| {
         [
             "data=text",
             "data.path=text.txt",
+            "data.val_path=val.txt",
             "data.tokenizer.vocab_size=300",
             "lr=1e-2",
             "trainer.max_steps=120",

@@ -408,10 +408,11 @@ fn a_signal_ends_waiting_for_data() {
         let mut running = place.start_nano(&args);
         running.wait_for_rows(&run, 3);
         // Opening a pipe that nobody writes to takes for ever, as a file server does that has gone away.
-        let aside = place.path().join("aside.txt");
-        fs::rename(&path, &aside).expect("renamed");
-        let made = std::process::Command::new("mkfifo").arg(&path).status();
+        let (aside, pipe) = (place.path().join("aside.txt"), place.path().join("pipe"));
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status();
         assert!(made.expect("mkfifo(1)").success());
+        fs::hard_link(&path, &aside).expect("linked");
+        fs::rename(&pipe, &path).expect("renamed");
         let rows = wait_until_it_stands_still(&mut running, &run);
         running.signal(signal);
         let asked = Instant::now();

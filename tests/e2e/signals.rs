@@ -58,13 +58,20 @@ fn a_stopped_run_goes_on_where_it_was() {
 fn a_second_sigint_ends_at_once() {
     let place = Place::new();
     let run = RunFolder(place.path().join("run"));
-    // A step of seconds: the first signal cannot have been obeyed when the second arrives.
+    // A step of seconds, most of it not waiting for data: the first signal cannot have been obeyed when the second
+    // arrives.
     let mut running = place.start_nano(&[
         "trainer.max_steps=1000000",
         "hydra.run.dir=run",
-        "trainer.global_batch_size=4000",
+        "model.hidden_size=512",
+        "model.intermediate_size=2048",
+        "data.sequence_length=512",
+        "data.num_val_blocks=1",
+        "trainer.global_batch_size=64",
+        "trainer.micro_batch_size=16",
     ]);
     running.wait_until(|| run.join(".hydra/config.yaml").exists());
+    std::thread::sleep(std::time::Duration::from_millis(500));
     running.signal("INT");
     std::thread::sleep(std::time::Duration::from_millis(300));
     assert!(running.is_at_work(), "one signal asks, it does not kill");

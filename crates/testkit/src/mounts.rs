@@ -69,9 +69,12 @@ impl SmallDisk {
 
 /// Lets nothing be written below `path` any more, by root neither.
 pub fn make_read_only(path: &Path) {
-    let text = path.to_str().expect("UTF-8");
-    mount(&["--bind", text], path);
-    mount(&["-o", "remount,bind,ro"], path);
+    // Elsewhere first: a mount on which a file is being written cannot be made read-only.
+    let aside = tempfile::tempdir().expect("a temporary folder");
+    let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
+    mount(&["--bind", &text(path)], aside.path());
+    mount(&["-o", "remount,bind,ro"], aside.path());
+    mount(&["--move", &text(aside.path())], path);
 }
 
 fn mount(args: &[&str], at: &Path) {
