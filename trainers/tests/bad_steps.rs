@@ -8,7 +8,6 @@ use serde_json::Value;
 use tt_checkpoint::{Checkpoint, latest};
 use tt_models::Model;
 use tt_nn::Forward;
-use tt_optimizers::{Schedule, ScheduleConfig, ScheduleKind, ScheduleOptions};
 use tt_tensor::{Device, Seed, Tensor};
 use tt_trainers::{
     BadStep, BadStepAction, Cause, DeviceBatch, Error, IGNORE, LMTrainer, Loss, LossScaleConfig,
@@ -80,7 +79,7 @@ fn job(max_steps: u64, fault: Fault) -> TrainJob {
     let mut job = common::job(max_steps);
     job.trainer = faulty(fault, 3);
     // The same rates however far it is to go.
-    job.config.lr_scheduler.num_training_steps = Some(9);
+    job.optimizers = common::optimizers(&job.params, 9);
     job
 }
 
@@ -98,7 +97,7 @@ fn resumed(mut job: TrainJob, dir: &Path) -> TrainJob {
     job.params
         .clone_from(&load_params(&*job.model, &weights, Device::Cpu).unwrap());
     // The optimizer holds the parameters that it was made for.
-    job.optimizer = common::optimizer(&job.params);
+    job.optimizers = common::optimizers(&job.params, 9);
     job.resume = Some(checkpoint);
     job
 }
@@ -337,22 +336,11 @@ fn too_many_skips_in_a_row_stop_the_run() {
 
 fn training(guard: StepGuard) -> Training {
     let job = common::job(9);
-    let schedule = ScheduleConfig {
-        kind: ScheduleKind::Constant,
-        num_warmup_steps: 0,
-        num_training_steps: None,
-        kwargs: ScheduleOptions::default(),
-    };
-    let mut training = Training::new(
-        job.model,
-        job.optimizer,
-        job.params,
-        Schedule::new(&schedule, 9),
-        Some(1.0),
-        Seed::new(1),
-        Device::Cpu,
-    );
+    let (seed, device) = (Seed::new(1), Device::Cpu);
+    let mut training = Training::new(job.model, job.params, job.optimizers, seed, device);
+    training.clipping.max_norm = Some(1.0);
     training.guard = guard;
+    training.step = 2; // the rate is no longer 0
     training
 }
 
@@ -411,6 +399,6 @@ fn an_overflow_halves_the_loss_scale_and_leaves_the_weights_alone() {
             (true, 131072.0),
         ]
     );
-    assert_eq!((training.step, training.optimizer.steps()), (5, 4));
+    assert_eq!((training.step, training.optimizers.steps()), (7, 4));
     assert_eq!(training.guard.skipped_steps(), 1);
 }
