@@ -158,7 +158,7 @@ pub struct Prepared {
 impl Prepared {
     /// Trains, keeping `checkpoints/` and `tokenizer/` in `run_dir`. Errors leave the checkpoints written so far.
     pub fn run(self, run_dir: &Path, metrics: Metrics) -> Result<Outcome> {
-        Run::start(self, run_dir, metrics)?.to_end()
+        Run::start(self, run_dir, metrics)?.complete()
     }
 }
 

@@ -84,7 +84,7 @@ impl Run {
         })
     }
 
-    pub fn to_end(mut self) -> Result<Outcome> {
+    pub fn complete(mut self) -> Result<Outcome> {
         self.catch_up()?;
         while !self.is_done() && !self.stop.is_requested() {
             // Waiting for data is part of a step: slow data must show in the tokens per second.

@@ -149,7 +149,8 @@ fn a_folder_that_becomes_read_only_ends_the_run_at_its_next_save() {
 
 #[test]
 fn a_damaged_checkpoint_is_named_and_the_one_before_it_used() {
-    let harms: [(&str, fn(&Path)); 3] = [
+    type Harm = fn(&Path);
+    let harms: [(&str, Harm); 3] = [
         ("does not match its checksum", |newest| {
             let path = newest.join("model.safetensors");
             let mut bytes = fs::read(&path).expect("weights");
