@@ -429,19 +429,31 @@ fn nearest_bf16(x: f32) -> u16 {
 vectorize! {
     fn add_sums(before: &[f32], after: &[f32], grad: &[f32], sums: &mut Sums) {
         let mut lanes = [[0.0f64; LANES]; 3];
-        let chunks = before.chunks(LANES).zip(after.chunks(LANES)).zip(grad.chunks(LANES));
-        for ((before, after), grad) in chunks {
-            for (lane, ((before, after), grad)) in before.iter().zip(after).zip(grad).enumerate() {
-                let moved = (after - before) as f64;
-                lanes[0][lane] += moved * moved;
-                lanes[1][lane] += *after as f64 * *after as f64;
-                lanes[2][lane] += if moved * (*grad as f64) < 0.0 { 1.0 } else { 0.0 };
+        let (before, before_rest) = before.as_chunks::<LANES>();
+        let (after, after_rest) = after.as_chunks::<LANES>();
+        let (grad, grad_rest) = grad.as_chunks::<LANES>();
+        for ((before, after), grad) in before.iter().zip(after).zip(grad) {
+            for lane in 0..LANES {
+                add_one(before[lane], after[lane], grad[lane], lane, &mut lanes);
             }
+        }
+        for (lane, before) in before_rest.iter().enumerate() {
+            add_one(*before, after_rest[lane], grad_rest[lane], lane, &mut lanes);
         }
         for (sum, lanes) in sums.iter_mut().zip(lanes) {
             *sum += lanes.iter().sum::<f64>();
         }
     }
+}
+
+#[inline(always)]
+fn add_one(before: f32, after: f32, grad: f32, lane: usize, lanes: &mut [[f64; LANES]; 3]) {
+    let moved = after - before;
+    lanes[0][lane] += moved as f64 * moved as f64;
+    lanes[1][lane] += after as f64 * after as f64;
+    // The signs differ, and neither is 0; the product of the two could round to 0.
+    let against = (moved > 0.0) & (grad < 0.0) | (moved < 0.0) & (grad > 0.0);
+    lanes[2][lane] += f64::from(u8::from(against));
 }
 
 /// `grad = clamp(grad * scale, -max, max)`; NaN stays NaN.
