@@ -234,9 +234,8 @@ impl Form {
 
 /// `old + share * (new - old)`.
 fn lerp(old: &Tensor, new: &Tensor, share: f64) -> Result<Tensor> {
-    Ok(old
-        .affine(1.0 - share, 0.0)?
-        .add(&new.affine(share, 0.0)?)?)
+    let new = Some((share, new));
+    Ok(fused::combine(old.clone(), 1.0 - share, new, false)?)
 }
 
 fn at_least(x: &Tensor, least: f64) -> Result<Tensor> {
@@ -308,7 +307,8 @@ impl Optimizer for Adafactor {
             let Some(grad) = entry.parameter.take_grad() else {
                 continue;
             };
-            let grad = grad.mul(&context.grad_scale.reshape(())?)?;
+            // Scaled without a bound.
+            let grad = fused::clip_value(grad, &context.grad_scale, f64::INFINITY)?;
             let value = entry.parameter.value();
             let update = entry.second.update(&grad, form.share(t), form)?;
             let divisor = at_least(

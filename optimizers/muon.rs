@@ -12,7 +12,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tt_nn::{ParamKind, ParamSpec, ParamTree, PathGlob};
-use tt_tensor::{DType, Parameter, Tensor, UpdateRule, fused};
+use tt_tensor::{Parameter, Tensor, UpdateRule, fused};
 
 use crate::adamw::{AdamW, AdamWConfig, default_betas, default_eps};
 use crate::error::Result;
@@ -213,32 +213,30 @@ impl Muon {
 }
 
 /// `u` `[rows, cols]` with its singular values brought near 1, by Newton-Schulz iterations
-/// `x <- a x + (b A + c A A) x`, `A = x x^T`, on the orientation with fewer rows. In bf16 every result is rounded, as where
-/// the products themselves are in bf16 with sums in f32; the iteration corrects its own rounding, so both end near each
-/// other.
-pub fn orthogonalised(u: &Tensor, config: &MuonConfig) -> Result<Tensor> {
-    let round = |x: Tensor| match config.ns_dtype {
-        NewtonSchulzDtype::F32 => Ok(x),
-        NewtonSchulzDtype::Bf16 => x.to_dtype(DType::BF16)?.to_dtype(DType::F32),
-    };
+/// `x <- a x + (b A + c A A) x`, `A = x x^T`, on the orientation with fewer rows.
+///
+/// In bf16 every result is rounded and every sum is made in f32, which is what PyTorch does on a CPU: updates agree with its
+/// to 1e-6. Products of bf16 numbers are exact in f32, so f32 products of rounded operands are the same thing.
+pub fn orthogonalised(u: Tensor, config: &MuonConfig) -> Result<Tensor> {
+    let rounds = config.ns_dtype == NewtonSchulzDtype::Bf16;
+    let combine =
+        |a: Tensor, alpha: f64, x: Option<(f64, &Tensor)>| fused::combine(a, alpha, x, rounds);
     let [a, b, c] = config.ns_coefficients;
     let [rows, cols] = u.dims_of("orthogonalised")?;
-    let u = round(if rows > cols {
-        u.t()?.contiguous()?
-    } else {
-        u.clone()
-    })?;
+    let is_tall = rows > cols;
+    let u = combine(if is_tall { u.t()?.contiguous()? } else { u }, 1.0, None)?;
     let squares = fused::sum_squares(u.device(), 1, std::iter::once(u.clone()))?;
-    let norm = round(squares.reshape(())?.sqrt()?)?;
-    let least = Tensor::full(config.eps as f32, (), u.device())?;
-    let mut x = round(u.div(&norm.maximum(&least)?)?)?;
+    let norm = combine(squares.sqrt()?, 1.0, None)?;
+    let least = Tensor::full(config.eps as f32, 1, u.device())?;
+    // Scaled without a bound.
+    let x = fused::clip_value(u, &norm.maximum(&least)?.recip()?, f64::INFINITY)?;
+    let mut x = combine(x, 1.0, None)?;
     for _ in 0..config.ns_steps {
-        let gram = round(x.matmul(&x.t()?)?)?;
-        let squared = gram.matmul(&gram)?.affine(c, 0.0)?;
-        let polynomial = round(squared.add(&gram.affine(b, 0.0)?)?)?;
-        x = round(polynomial.matmul(&x)?.add(&x.affine(a, 0.0)?)?)?;
+        let gram = combine(x.matmul(&x.t()?)?, 1.0, None)?;
+        let polynomial = combine(gram.matmul(&gram)?, c, Some((b, &gram)))?;
+        x = combine(polynomial.matmul(&x)?, 1.0, Some((a, &x)))?;
     }
-    Ok(if rows > cols { x.t()?.contiguous()? } else { x })
+    Ok(if is_tall { x.t()?.contiguous()? } else { x })
 }
 
 impl Optimizer for Muon {
@@ -259,15 +257,16 @@ impl Optimizer for Muon {
                 continue;
             };
             let mu = config.momentum;
-            let new = grad
-                .mul(&context.grad_scale.reshape(())?)?
-                .affine(1.0 - mu, 0.0)?;
-            entry.momentum = entry.momentum.affine(mu, 0.0)?.add(&new)?;
+            let grad = fused::clip_value(grad, &context.grad_scale, f64::INFINITY)?;
+            // Changed in place, unless a checkpoint is being copied from it.
+            let momentum = &mut entry.momentum;
+            let old = std::mem::replace(momentum, context.grad_scale.clone());
+            *momentum = fused::combine(old, mu, Some((1.0 - mu, &grad)), false)?;
             let update = match config.nesterov {
-                true => entry.momentum.affine(mu, 0.0)?.add(&new)?,
-                false => entry.momentum.clone(),
+                true => fused::combine(grad, 1.0 - mu, Some((mu, &*momentum)), false)?,
+                false => momentum.clone(),
             };
-            let update = orthogonalised(&update, config)?;
+            let update = orthogonalised(update, config)?;
             let [rows, cols] = update.dims_of("muon")?;
             let rule = UpdateRule::Descend {
                 keep: 1.0 - context.lr * config.weight_decay,

@@ -351,6 +351,43 @@ fn a_schedule_spans_the_epochs_of_the_data() {
 }
 
 #[test]
+fn a_run_of_epochs_alone_resumes_exactly_over_the_end_of_one() {
+    let place = place();
+    let text: String = (0..300)
+        .map(|i| format!("Day {i} has {} hours.\n\n", i * 7 % 31))
+        .collect();
+    place.write("text.txt", &text);
+    let args = nano(&[
+        "data=text",
+        "data.path=text.txt",
+        "data.tokenizer.vocab_size=300",
+        "trainer.max_steps=null",
+        "trainer.num_epochs=3",
+        "trainer.checkpoint_interval=4",
+        "trainer.eval_interval=null",
+        "trainer.sample.count=0",
+    ]);
+    let start = |folder: &str| {
+        let run_dir = format!("hydra.run.dir={folder}");
+        let running = place.start(&[&args[..], &[&run_dir]].concat());
+        (running, RunFolder(place.path().join(folder)))
+    };
+    let (whole, reference) = start("whole");
+    whole.finish().with_code(0);
+    let rows = reference.timeless_rows();
+    // Killed in the second epoch.
+    let (mut running, run) = start("killed");
+    running.wait_for_rows(&run, rows.len() * 2 / 5);
+    running.kill();
+    start("killed").0.finish().with_code(0);
+    assert_eq!(run.timeless_rows(), rows);
+    let weights = |run: &RunFolder| {
+        std::fs::read(run.final_checkpoint().join("model.safetensors")).expect("weights")
+    };
+    assert!(weights(&run) == weights(&reference));
+}
+
+#[test]
 fn gradients_are_clipped_by_value_before_the_step() {
     let place = place();
     let (_, rows) = trained(

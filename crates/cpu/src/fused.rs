@@ -195,6 +195,15 @@ pub trait FusedOps: BackendStorage {
         states: &mut [&mut Self],
         sums: Option<(&mut Self, usize)>,
     ) -> Result<()>;
+    /// `self[i] = alpha * self[i] + beta * x[i]` for the first `len` elements, `x` absent counts as 0; if `to_bf16`, rounded to
+    /// the nearest number that bf16 has, and kept as f32.
+    fn combine(
+        &mut self,
+        len: usize,
+        alpha: f32,
+        x: Option<(f32, View<Self>)>,
+        to_bf16: bool,
+    ) -> Result<()>;
     /// `self[i] = clamp(self[i] * scale[0], -max, max)` for the first `len` elements.
     fn clip_value(&mut self, len: usize, scale: View<Self>, max: f32) -> Result<()>;
 }

@@ -381,6 +381,22 @@ impl FusedOps for CpuStorage {
         Ok(())
     }
 
+    fn combine(
+        &mut self,
+        len: usize,
+        alpha: f32,
+        x: Option<(f32, Cpu)>,
+        to_bf16: bool,
+    ) -> Result<()> {
+        let x = match x {
+            Some((beta, x)) => Some((beta, dense_of("combine: x", x, len)?)),
+            None => None,
+        };
+        let out = output("combine: out", self, len)?;
+        kernels::optimizer::combine(out, alpha, x, to_bf16);
+        Ok(())
+    }
+
     fn clip_value(&mut self, len: usize, scale: Cpu, max: f32) -> Result<()> {
         ensure!(
             (0.0..=f32::INFINITY).contains(&max),

@@ -168,6 +168,30 @@ fn gradients_are_clipped_by_value_after_they_are_scaled() -> Result<()> {
 }
 
 #[test]
+fn combinations_are_rounded_to_bf16_where_asked() -> Result<()> {
+    let (start, x) = (random(LEN, 1), random(LEN, 2));
+    let operand = Operand::f32(x.clone(), LEN);
+    for to_bf16 in [false, true] {
+        let mut out = CpuStorage::F32(start.clone());
+        out.combine(LEN, 0.5, Some((-3.0, operand.view())), to_bf16)?;
+        let mut alone = CpuStorage::F32(start.clone());
+        alone.combine(LEN, 0.3, None, to_bf16)?;
+        let rounded = |x: f32| {
+            if to_bf16 {
+                bf16::from_f32(x).to_f32()
+            } else {
+                x
+            }
+        };
+        for i in 0..LEN {
+            assert_eq!(f32s(&out)[i], rounded(0.5 * start[i] + -3.0 * x[i]));
+            assert_eq!(f32s(&alone)[i], rounded(0.3 * start[i]));
+        }
+    }
+    Ok(())
+}
+
+#[test]
 fn states_that_do_not_fit_are_named() {
     let grad = Operand::f32(vec![1.0; 4], 4);
     let scale = Operand::f32(vec![1.0], 1);

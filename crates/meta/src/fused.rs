@@ -164,6 +164,10 @@ impl FusedOps for MetaStorage {
         Ok(())
     }
 
+    fn combine(&mut self, _: usize, _: f32, _: Option<(f32, Meta)>, _: bool) -> Result<()> {
+        Ok(())
+    }
+
     fn clip_value(&mut self, _: usize, _: Meta, _: f32) -> Result<()> {
         Ok(())
     }

@@ -8,6 +8,7 @@
 
 use half::bf16;
 
+use crate::kernels::elementwise::scale_piece;
 use crate::par::{self, Shared};
 use crate::simd::{LANES, vectorize};
 use crate::{AdamParams, UpdateRule};
@@ -454,6 +455,36 @@ fn add_one(before: f32, after: f32, grad: f32, lane: usize, lanes: &mut [[f64; L
     // The signs differ, and neither is 0; the product of the two could round to 0.
     let against = (moved > 0.0) & (grad < 0.0) | (moved < 0.0) & (grad > 0.0);
     lanes[2][lane] += f64::from(u8::from(against));
+}
+
+/// `out = alpha * out + beta * x`, rounded to what bf16 can hold if asked.
+pub(crate) fn combine(out: &mut [f32], alpha: f32, x: Option<(f32, &[f32])>, to_bf16: bool) {
+    par::elementwise(out, |out, first| {
+        match x {
+            Some((beta, x)) => combine_piece(out, alpha, beta, &x[first..][..out.len()]),
+            None if alpha != 1.0 => scale_piece(out, alpha),
+            None => {}
+        }
+        if to_bf16 {
+            round_piece(out);
+        }
+    });
+}
+
+vectorize! {
+    fn combine_piece(out: &mut [f32], alpha: f32, beta: f32, x: &[f32]) {
+        for (out, x) in out.iter_mut().zip(x) {
+            *out = alpha * *out + beta * x;
+        }
+    }
+}
+
+vectorize! {
+    fn round_piece(out: &mut [f32]) {
+        for out in out {
+            *out = f32::from_bits(u32::from(nearest_bf16(*out)) << 16);
+        }
+    }
 }
 
 /// `grad = clamp(grad * scale, -max, max)`; NaN stays NaN.

@@ -19,7 +19,7 @@ pub use embedding::embedding;
 pub use linear::linear;
 pub use norm::rms_norm;
 pub use rope::{rope, rope_tables};
-pub use step::{StepSums, clip_scale, clip_value, optimizer_step, sum_squares};
+pub use step::{StepSums, clip_scale, clip_value, combine, optimizer_step, sum_squares};
 pub use swiglu::swiglu;
 
 use candle_core::DType;

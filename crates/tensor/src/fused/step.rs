@@ -111,6 +111,34 @@ pub fn optimizer_step(
     })
 }
 
+/// `alpha * a + beta * x`, in the memory of `a` if nobody else sees it, off the tape; if `to_bf16`, rounded to what bf16 can
+/// hold.
+pub fn combine(a: Tensor, alpha: f64, x: Option<(f64, &Tensor)>, to_bf16: bool) -> Result<Tensor> {
+    const OP: &str = "combine";
+    a.expect_dtype(OP, DType::F32)?;
+    let a = owned(a)?;
+    let x = match x {
+        Some((beta, x)) => {
+            expect_shape(OP, x, a.dims())?;
+            Some((beta as f32, dense(OP, x)?))
+        }
+        None => None,
+    };
+    let reading = x.as_ref().map(|(beta, x)| (*beta, x.read()));
+    a.write(|storage| {
+        on_device!(a.device, S, {
+            let x = match &reading {
+                Some((beta, x)) => Some((*beta, x.view::<S>()?)),
+                None => None,
+            };
+            S::of_mut(storage)?.combine(a.elem_count(), alpha as f32, x, to_bf16)?
+        });
+        Ok(())
+    })?;
+    drop(reading);
+    Ok(a)
+}
+
 /// `clamp(grad * scale, -max, max)`, in the memory of `grad` if nobody else sees it; `scale` is `[1]`.
 pub fn clip_value(grad: Tensor, scale: &Tensor, max: f64) -> Result<Tensor> {
     grad.expect_dtype("clip_value", DType::F32)?;
