@@ -206,6 +206,6 @@ impl Adapter for Lora {
         let b = fwd.param(&layer.join(B), "weight")?; // [out, r]
         // Scaled where it is thin.
         let low = fused::linear(&x, &a, None)?.affine(self.scale(), 0.0)?; // [.., r]
-        Ok(y.add(&fused::linear(&low, &b, None)?)?)
+        Ok(fused::linear_onto(y, &low, &b)?)
     }
 }

@@ -65,6 +65,27 @@ on_each_device! {
 }
 
 on_each_device! {
+    fn linear_onto_adds_a_product_in_place_or_to_a_copy(device) {
+        for (rows, inputs, outputs) in [(1, 1, 1), (6, 4, 32), (7, 5, 3)] {
+            let given = [input("y", &[rows, outputs], 1), input("x", &[rows, inputs], 2), input("w", &[outputs, inputs], 3)];
+            let sum = |x: &[Tensor]| x[0].add(&x[1].matmul(&x[2].t()?)?);
+            // The parameter's own values must stay as they are.
+            agree("linear_onto", device, &given, &|x| fused::linear_onto(x[0].clone(), &x[1], &x[2]), &sum);
+            // Nobody else holds what an operation has just made.
+            agree("linear_onto", device, &given, &|x| fused::linear_onto(x[0].sqr()?, &x[1], &x[2]), &|x| {
+                x[0].sqr()?.add(&x[1].matmul(&x[2].t()?)?)
+            });
+        }
+        let y = Tensor::ones((2, 3), device).unwrap();
+        let (x, w) = (Tensor::ones((2, 4), device).unwrap(), Tensor::ones((3, 4), device).unwrap());
+        let z = fused::linear_onto(y.clone(), &x, &w).unwrap();
+        assert_eq!(y.to_vec::<f32>().unwrap(), [1.0; 6]);
+        assert_eq!(z.to_vec::<f32>().unwrap(), [5.0; 6]);
+        assert!(fused::linear_onto(y, &x, &Tensor::ones((2, 4), device).unwrap()).is_err());
+    }
+}
+
+on_each_device! {
     fn rms_norm_divides_by_the_root_mean_square(device) {
         // From two columns on: with one, the gradient cancels to rounding noise.
         for (rows, dim) in [(1, 2), (3, 8), (5, 17), (70, 256)] {
