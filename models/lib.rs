@@ -99,7 +99,7 @@ pub trait Model: Send + Sync {
     /// Logits `[B, T, vocab]`, held whole: for generation and tests. Training uses the fused loss.
     fn logits(&self, fwd: &Forward, input: &Input) -> Result<Tensor> {
         let hidden = self.hidden_states(fwd, input)?;
-        Ok(fused::linear(&hidden, &self.head(fwd)?, None)?)
+        Ok(fused::logits(&hidden, &self.head(fwd)?)?)
     }
 }
 

@@ -26,10 +26,10 @@ pub(crate) struct AppConfig {
     /// Decides initial weights, the order of the data and dropout.
     #[serde(default)]
     pub(crate) seed: u64,
-    /// Number format of matrix products.
-    #[expect(dead_code, reason = "there is one precision so far")]
+    /// Number format of matrix products and attention, and of the activations between them. Weights, their gradients,
+    /// optimizer state, norms, softmax and the loss are float32 in every precision.
     #[serde(default)]
-    precision: Precision,
+    pub(crate) precision: Precision,
     /// `auto` continues an unfinished run of the same config, `none` starts afresh; else a run folder or a checkpoint.
     #[serde(default = "default_resume")]
     pub(crate) resume: String,
@@ -82,10 +82,24 @@ fn default_resume() -> String {
 
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-enum Precision {
+pub(crate) enum Precision {
     /// Single precision throughout.
     #[default]
     F32,
+    /// Products of bfloat16 numbers, summed in float32: less memory, and faster where the machine multiplies them.
+    Bf16,
+    /// Products of half-precision numbers, summed in float32; the loss is scaled (`trainer.loss_scale`).
+    Fp16,
+}
+
+impl From<Precision> for tt_tensor::Precision {
+    fn from(precision: Precision) -> Self {
+        match precision {
+            Precision::F32 => Self::F32,
+            Precision::Bf16 => Self::Bf16,
+            Precision::Fp16 => Self::F16,
+        }
+    }
 }
 
 /// What a run computes on.

@@ -21,7 +21,7 @@ pub(crate) fn validate(
     batches: &[Batch],
     stop: &StopFlag,
 ) -> Result<Option<f32>> {
-    let fwd = Forward::inference(&training.params);
+    let fwd = Forward::inference(&training.params).with_precision(training.precision);
     let mut totals: Option<(Tensor, Tensor)> = None;
     for batch in batches {
         if stop.is_requested() {

@@ -1,9 +1,9 @@
 //! Training speed of one Qwen2 shape: `cargo run --release -p tt-benchmarks -- [key=value ...]`.
 //!
-//! Both sides train the same model on the same fixed batch of random tokens, in f32 on the CPU: forward, loss, backward,
-//! AdamW. They take turns, step by step, so that a machine that slows down slows both. Reported are tokens per
+//! All sides train the same model on the same fixed batch of random tokens, on the CPU: forward, loss, backward,
+//! AdamW; ours in f32 and in bf16, candle-nn in f32. They take turns, step by step, so that a machine that slows down slows both. Reported are tokens per
 //! second of the median step, after warm-up steps, the first and last loss (which falls, as the batch is learnt by
-//! heart), and the ratio of the speeds.
+//! heart), and the ratios of the speeds.
 
 mod candle_qwen2;
 mod our_qwen2;
@@ -12,6 +12,7 @@ mod shape;
 use std::time::Instant;
 
 use anyhow::Result;
+use tt_tensor::Precision;
 
 use shape::Shape;
 
@@ -22,7 +23,8 @@ fn main() -> Result<()> {
     let shape = Shape::from_args(std::env::args().skip(1))?;
     println!("{shape}");
     let mut sides = [
-        Side::new("tpu-train", our_qwen2::step(&shape)?),
+        Side::new("tpu-train f32", our_qwen2::step(&shape, Precision::F32)?),
+        Side::new("tpu-train bf16", our_qwen2::step(&shape, Precision::Bf16)?),
         Side::new("candle-nn", candle_qwen2::step(&shape)?),
     ];
     for _ in 0..shape.warmup + shape.steps {
@@ -30,8 +32,12 @@ fn main() -> Result<()> {
             side.run()?;
         }
     }
-    let [ours, candle] = sides.map(|side| side.report(&shape));
-    println!("tpu-train is {:.2} times as fast", candle / ours);
+    let [ours, bf16, candle] = sides.map(|side| side.report(&shape));
+    println!(
+        "tpu-train is {:.2} times as fast as candle-nn, and bf16 {:.2} times as fast as f32",
+        candle / ours,
+        ours / bf16
+    );
     Ok(())
 }
 

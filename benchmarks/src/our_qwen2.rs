@@ -7,14 +7,14 @@ use tt_collators::Batch;
 use tt_models::{DecoderConfig, Model, Qwen2Config, Qwen2ForCausalLM, SlidingWindowConfig};
 use tt_nn::ParamTree;
 use tt_optimizers::{AdamW, AdamWConfig, Optimizers, Schedule};
-use tt_tensor::{Device, Seed};
+use tt_tensor::{Device, Precision, Seed};
 use tt_trainers::{LMTrainer, Trainer, Training};
 
 use crate::Step;
 use crate::shape::Shape;
 
 /// Builds the model, its optimizer and the batch.
-pub fn step(shape: &Shape) -> Result<Step> {
+pub fn step(shape: &Shape, precision: Precision) -> Result<Step> {
     let decoder = DecoderConfig {
         vocab_size: shape.vocab,
         hidden_size: shape.hidden,
@@ -49,6 +49,7 @@ pub fn step(shape: &Shape) -> Result<Step> {
         Seed::new(0),
         Device::Cpu,
     );
+    training.precision = precision;
     let mut trainer = LMTrainer::new(0.0, 0.0);
     let batch = [batch(shape)];
     Ok(Box::new(move || {

@@ -10,7 +10,7 @@ use tt_config::{Composition, Missing, Node, Value};
 use tt_data::DataError;
 use tt_metrics::{Console, Jsonl, Metrics};
 use tt_nn::ParamTree;
-use tt_tensor::{Device, Precision};
+use tt_tensor::Device;
 use tt_trainers::{Ending, StopFlag, TrainJob, TrainerConfig};
 
 use crate::commands::Invocation;
@@ -106,7 +106,7 @@ fn train(
         config: trainer_config,
         data,
         device,
-        precision: Precision::F32,
+        precision: config.precision.into(),
         seed: config.seed,
         recompute,
         adapter,

@@ -6,6 +6,8 @@ use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, Result, WithDType, bail};
 
 use crate::View;
+use crate::element::Element;
+use crate::kernels::matmul::Matrix;
 
 /// Ends with a candle error unless `condition` holds.
 macro_rules! ensure {
@@ -76,21 +78,20 @@ pub(crate) fn strided<'a, T: WithDType>(
     Ok(&all[start..])
 }
 
-/// The first `len` elements of an f32 output.
-pub(crate) fn output<'a>(
+/// The first `len` elements of an output.
+pub(crate) fn output<'a, T: Element>(
     what: &str,
     storage: &'a mut CpuStorage,
     len: usize,
-) -> Result<&'a mut [f32]> {
-    match storage {
-        CpuStorage::F32(all) => {
-            let have = all.len();
-            match all.get_mut(..len) {
-                Some(slice) => Ok(slice),
-                None => bail!("{what} has room for {have} elements instead of {len}"),
-            }
-        }
-        other => bail!("{what} must be F32, not {:?}", other.dtype()),
+) -> Result<&'a mut [T]> {
+    let dtype = storage.dtype();
+    let Some(all) = T::of_mut(storage) else {
+        bail!("{what} must be {:?}, not {dtype:?}", T::DTYPE);
+    };
+    let have = all.len();
+    match all.get_mut(..len) {
+        Some(slice) => Ok(slice),
+        None => bail!("{what} has room for {have} elements instead of {len}"),
     }
 }
 
@@ -111,14 +112,14 @@ pub(crate) fn rows_and_cols(what: &str, view: View<CpuStorage>) -> Result<(usize
 
 /// An operand `[B, T, H, D]` whose last dim is contiguous.
 #[derive(Clone, Copy)]
-pub(crate) struct Heads<'a> {
-    data: &'a [f32],
+pub(crate) struct Heads<'a, T> {
+    data: &'a [T],
     batch_stride: usize,
     row_stride: usize,
     head_stride: usize,
 }
 
-impl<'a> Heads<'a> {
+impl<'a, T: Element> Heads<'a, T> {
     pub(crate) fn new(what: &str, view: View<'a, CpuStorage>, dims: [usize; 4]) -> Result<Self> {
         let data = strided(what, view)?;
         let layout = view.1;
@@ -143,7 +144,7 @@ impl<'a> Heads<'a> {
     }
 
     /// A dense `[B, T, H, D]`.
-    pub(crate) fn dense(data: &'a [f32], [_, rows, heads, dim]: [usize; 4]) -> Self {
+    pub(crate) fn dense(data: &'a [T], [_, rows, heads, dim]: [usize; 4]) -> Self {
         let (head_stride, row_stride) = (dim, heads * dim);
         Self {
             data,
@@ -153,15 +154,15 @@ impl<'a> Heads<'a> {
         }
     }
 
-    /// Everything from the first element of (`b`, `t`, `h`) on; the head's `D` elements come first, row `t + 1`
-    /// of the same head follows after [`Heads::row_stride`].
+    /// Everything from the first element of (`b`, `t`, `h`) on; the head's `D` elements come first.
     #[inline(always)]
-    pub(crate) fn from(&self, b: usize, t: usize, h: usize) -> &'a [f32] {
+    pub(crate) fn from(&self, b: usize, t: usize, h: usize) -> &'a [T] {
         &self.data[b * self.batch_stride + t * self.row_stride + h * self.head_stride..]
     }
 
-    pub(crate) fn row_stride(&self) -> usize {
-        self.row_stride
+    /// The rows of one head from `t` on, `[.., D]`.
+    pub(crate) fn rows(&self, b: usize, t: usize, h: usize) -> Matrix<'a, T> {
+        Matrix::rows(self.from(b, t, h), self.row_stride)
     }
 
     pub(crate) fn head_stride(&self) -> usize {

@@ -6,7 +6,9 @@
 //!
 //! Conventions: operands are `(storage, layout)` pairs ([`View`]); unless a method says otherwise an
 //! operand is contiguous from its layout's start offset, and outputs are contiguous from element 0.
-//! Floating-point operands are f32; ids, positions and segments u32; labels i64.
+//! Activations and their gradients are f32, bf16 or f16; weights are f32, or 16-bit where they are frozen; what is summed
+//! over tokens (gradients of weights, statistics, loss) is f32. Arithmetic is f32, but products take their operands
+//! in the type of the activation. Ids, positions and segments are u32, labels i64.
 //! `Write::Assign` overwrites an output, `Write::Accumulate` adds to it.
 //! Results never depend on the number of threads: work is split into fixed blocks and partial results
 //! are combined in a fixed order.
@@ -69,7 +71,9 @@ pub struct RngKey {
 pub trait FusedOps: BackendStorage {
     /// Sets elements `0..len` to `value`.
     fn fill(&mut self, len: usize, value: f32) -> Result<()>;
-    /// `out[i] = a[i] + b[i]`.
+    /// `out[i] = x[i]`, rounded to `out`'s type.
+    fn cast_into(x: View<Self>, out: &mut Self) -> Result<()>;
+    /// `out[i] = a[i] + b[i]`, `out` of `a`'s type.
     fn add_into(a: View<Self>, b: View<Self>, out: &mut Self) -> Result<()>;
     /// `self[i] += alpha * x[i]`, `self` contiguous from element 0.
     fn axpy(&mut self, alpha: f32, x: View<Self>) -> Result<()>;
@@ -78,15 +82,17 @@ pub trait FusedOps: BackendStorage {
 
     /// `out = a . b` or `out += a . b` for `a` `[.., m, k]`, `b` `[.., k, n]`, `out` `[.., m, n]`: equal leading
     /// dims, any strides (transposed and expanded operands are not copied); `out` contiguous from element 0.
+    /// The product is of `a`'s type: `b` is rounded to it, or widened. `out` is f32 or of `a`'s type.
     fn matmul_into(a: View<Self>, b: View<Self>, out: &mut Self, write: Write) -> Result<()>;
     /// `out[r, c] = row[c]` for `rows` rows: a bias laid down before `matmul_into(.., Accumulate)`.
     fn broadcast_row_into(row: View<Self>, rows: usize, out: &mut Self) -> Result<()>;
-    /// `out[c] (+)= sum_r x[r, c]`, `x` seen as `[rows, cols]`.
+    /// `out[c] (+)= sum_r x[r, c]`, `x` seen as `[rows, cols]`, `out` f32.
     fn sum_rows_into(x: View<Self>, rows: usize, out: &mut Self, write: Write) -> Result<()>;
     /// `out[slot] = sum_i x[i]^2`, accumulated in f64 and stored as f32.
     fn sum_squares_into(x: View<Self>, out: &mut Self, slot: usize) -> Result<()>;
 
     /// `y = x / rms(x) * weight` over rows of `x` `[rows, D]`, `inv_rms` `[rows]` is kept for the backward pass.
+    /// `y`'s type may be another than `x`'s; `weight` is f32.
     fn rms_norm(
         x: View<Self>,
         weight: View<Self>,
@@ -94,7 +100,7 @@ pub trait FusedOps: BackendStorage {
         y: &mut Self,
         inv_rms: &mut Self,
     ) -> Result<()>;
-    /// Gradients of [`FusedOps::rms_norm`]; `dx` is assigned, `dweight` `[D]` written as asked.
+    /// Gradients of [`FusedOps::rms_norm`]; `dx`, of `x`'s type, is assigned, `dweight` `[D]` written as asked.
     fn rms_norm_backward(
         x: View<Self>,
         weight: View<Self>,
@@ -129,7 +135,7 @@ pub trait FusedOps: BackendStorage {
 
     /// Attention of `q` `[B, Tq, H, D]` over `k`, `v` `[B, Tk, Hkv, D]` into `out` `[B, Tq, H, D]`; `lse` `[B, H, Tq]` is
     /// kept for the backward pass. `segments` are the ids of queries `[B, Tq]` and keys `[B, Tk]`.
-    /// `q`, `k`, `v` may be views whose last dim is contiguous. Scores are made block by block, never Tq x Tk.
+    /// `q`, `k`, `v` may be views whose last dim is contiguous; all are of one type, `lse` is f32. Scores are made block by block, never Tq x Tk.
     fn attention(
         params: &AttentionParams,
         q: View<Self>,
@@ -159,7 +165,7 @@ pub trait FusedOps: BackendStorage {
     /// logits never held whole. `totals[0]` is the summed loss, `totals[1]` the number of valid rows,
     /// `totals[2]` the sum of `lse^2` over them.
     /// If asked for, `dhidden` `[rows, D]` and `dweight` `[V, D]` are assigned the gradients of the *sum*, computed while
-    /// the logits of a chunk are at hand.
+    /// the logits of a chunk are at hand: `dhidden` of `hidden`'s type, `dweight` f32.
     fn linear_cross_entropy(
         params: &CrossEntropyParams,
         hidden: View<Self>,
@@ -170,7 +176,7 @@ pub trait FusedOps: BackendStorage {
         dweight: Option<&mut Self>,
     ) -> Result<()>;
 
-    /// `y[r] = weight[ids[r]]` for `weight` `[V, D]`. An id that is not below `V` is an error.
+    /// `y[r] = weight[ids[r]]` for `weight` `[V, D]`, `y` f32. An id that is not below `V` is an error.
     fn embedding(weight: View<Self>, ids: View<Self>, y: &mut Self) -> Result<()>;
     /// `dweight[ids[r]] += dy[r]`, in the order of `r`.
     fn embedding_backward(ids: View<Self>, dy: View<Self>, dweight: &mut Self) -> Result<()>;

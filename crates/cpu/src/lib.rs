@@ -26,6 +26,7 @@
 #![allow(clippy::needless_range_loop)]
 
 mod check;
+mod element;
 mod fused;
 mod kernels;
 mod par;

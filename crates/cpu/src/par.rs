@@ -15,8 +15,9 @@ pub(crate) const GRAIN: usize = 16 * 1024;
 const SERIAL: usize = 32 * 1024;
 
 /// Calls `f(piece)` for every piece, on all threads if `work` (in elements of an elementwise kernel) is worth it.
-#[inline(always)]
-pub(crate) fn for_each(pieces: usize, work: usize, f: impl Fn(usize) + Sync + Send) {
+///
+/// Not generic: rayon's machinery compiled once for all kernels and their types, not once for each, saves minutes.
+pub(crate) fn for_each(pieces: usize, work: usize, f: &(dyn Fn(usize) + Sync)) {
     if is_serial(pieces, work) {
         (0..pieces).for_each(f);
     } else {
@@ -30,13 +31,13 @@ pub(crate) fn for_each_with(
     pieces: usize,
     work: usize,
     len: usize,
-    f: impl Fn(usize, &mut [f32]) + Sync + Send,
+    f: &(dyn Fn(usize, &mut [f32]) + Sync),
 ) {
     let threads = threads(pieces, work);
     let mut memory = scratch(scratch_len(pieces, work, len));
     let len = memory.len() / threads;
     let shared = Shared::new(&mut memory);
-    for_each(pieces, work, |piece| {
+    for_each(pieces, work, &|piece| {
         let thread = if threads == 1 {
             0
         } else {
@@ -100,6 +101,12 @@ impl<T> Shared<T> {
         Self(slice.as_mut_ptr(), slice.len())
     }
 
+    /// The same elements as another type.
+    pub(crate) fn cast<U>(self) -> Shared<U> {
+        debug_assert!(size_of::<T>() == size_of::<U>());
+        Shared(self.0.cast(), self.1)
+    }
+
     /// # Safety
     /// No other task may touch these elements while the slice is alive, and the output must outlive it.
     #[inline(always)]
@@ -125,10 +132,10 @@ impl<T> Shared<T> {
 
 /// `f(out, first)` on pieces of `out` that start at element `first`, on all threads.
 #[inline(always)]
-pub(crate) fn elementwise(out: &mut [f32], f: impl Fn(&mut [f32], usize) + Sync + Send) {
+pub(crate) fn elementwise<T: Send>(out: &mut [T], f: impl Fn(&mut [T], usize) + Sync) {
     let len = out.len();
     let shared = Shared::new(out);
-    for_each(len.div_ceil(GRAIN), len, |piece| {
+    for_each(len.div_ceil(GRAIN), len, &|piece| {
         let first = piece * GRAIN;
         // SAFETY: pieces do not overlap.
         f(

@@ -199,6 +199,13 @@ pub(crate) fn scratch(len: usize) -> Scratch {
     Scratch(F32.take(len))
 }
 
+/// Takes the first `len` elements off `scratch`.
+pub(crate) fn carve<'a>(scratch: &mut &'a mut [f32], len: usize) -> &'a mut [f32] {
+    let (taken, rest) = std::mem::take(scratch).split_at_mut(len);
+    *scratch = rest;
+    taken
+}
+
 impl Deref for Scratch {
     type Target = [f32];
     fn deref(&self) -> &[f32] {

@@ -3,12 +3,12 @@
 //! Given by the functions that the kernels themselves take it with, so that a device without memory can account for it.
 //! It depends on the shapes and on the number of threads of the current rayon pool.
 
-use candle_core::Layout;
+use candle_core::{DType, Layout};
 
 use crate::{AttentionParams, kernels};
 
-/// [`FusedOps::matmul_into`](crate::FusedOps::matmul_into); `None` if it takes nothing.
-pub fn matmul(a: &Layout, b: &Layout) -> Option<usize> {
+/// [`FusedOps::matmul_into`](crate::FusedOps::matmul_into) for `a`, `b` and `out` of `types`; `None` if it takes nothing.
+pub fn matmul(types: [DType; 3], a: &Layout, b: &Layout) -> Option<usize> {
     let ([batch @ .., m, k], [.., n]) = (a.dims(), b.dims()) else {
         return None;
     };
@@ -18,7 +18,7 @@ pub fn matmul(a: &Layout, b: &Layout) -> Option<usize> {
     let batches: usize = batch.iter().product();
     (batches * m * n > 0).then(|| {
         let (a, b) = ((*a_row, *a_col), (*b_row, *b_col));
-        kernels::matmul::batched_scratch(batches, a, b, (*m, *k, *n))
+        kernels::matmul::batched_scratch(types, batches, a, b, (*m, *k, *n))
     })
 }
 
@@ -32,23 +32,24 @@ pub fn rms_norm_backward(rows: usize, dim: usize, dweight: bool) -> usize {
     kernels::rms_norm::backward_scratch(rows, dim, dweight)
 }
 
-/// [`FusedOps::attention`](crate::FusedOps::attention).
-pub fn attention(params: &AttentionParams) -> usize {
-    kernels::attention::forward_scratch(params)
+/// [`FusedOps::attention`](crate::FusedOps::attention) of `dtype`.
+pub fn attention(dtype: DType, params: &AttentionParams) -> usize {
+    kernels::attention::forward_scratch(dtype, params)
 }
 
-/// [`FusedOps::attention_backward`](crate::FusedOps::attention_backward).
-pub fn attention_backward(params: &AttentionParams) -> usize {
-    kernels::attention::backward_scratch(params)
+/// [`FusedOps::attention_backward`](crate::FusedOps::attention_backward) of `dtype`.
+pub fn attention_backward(dtype: DType, params: &AttentionParams) -> usize {
+    kernels::attention::backward_scratch(dtype, params)
 }
 
-/// [`FusedOps::linear_cross_entropy`](crate::FusedOps::linear_cross_entropy): the buffers held at once, at each moment
-/// that may be the greatest.
+/// [`FusedOps::linear_cross_entropy`](crate::FusedOps::linear_cross_entropy) for hidden states and a head of `types`: the
+/// buffers held at once, at each moment that may be the greatest.
 pub fn linear_cross_entropy(
+    types: [DType; 2],
     rows: usize,
     vocab: usize,
     dim: usize,
     backward: bool,
 ) -> Vec<Vec<usize>> {
-    kernels::cross_entropy::linear_scratch(rows, vocab, dim, backward)
+    kernels::cross_entropy::linear_scratch(types, rows, vocab, dim, backward)
 }

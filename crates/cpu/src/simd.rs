@@ -8,6 +8,8 @@
 
 use std::sync::LazyLock;
 
+use crate::element::{Element, in_type};
+
 /// Lanes of the accumulators in reductions: one AVX-512 register.
 pub(crate) const LANES: usize = 16;
 
@@ -46,10 +48,20 @@ pub(crate) fn detected() -> Isa {
     *ISA
 }
 
+/// Whether this machine multiplies pairs of bf16 numbers (AVX512-BF16).
+pub(crate) fn has_bf16_products() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return detected() == Isa::Avx512 && std::arch::is_x86_feature_detected!("avx512bf16");
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
 /// The instruction set that the kernels use on this machine. Results are the same bits for any number of
 /// threads, but may differ between instruction sets.
 pub fn isa() -> &'static str {
     match detected() {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 if has_bf16_products() => "avx512_bf16",
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => "avx512",
         #[cfg(target_arch = "x86_64")]
@@ -63,37 +75,39 @@ pub fn isa() -> &'static str {
 macro_rules! vectorize {
     (
         $(#[$attribute:meta])*
-        $visibility:vis fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $result:ty)? $body:block
+        $visibility:vis fn $name:ident $(<$($generic:ident: $bound:path),+>)?(
+            $($argument:ident: $type:ty),* $(,)?
+        ) $(-> $result:ty)? $body:block
     ) => {
         $(#[$attribute])*
         #[allow(clippy::too_many_arguments)]
-        $visibility fn $name($($argument: $type),*) $(-> $result)? {
+        $visibility fn $name$(<$($generic: $bound),+>)?($($argument: $type),*) $(-> $result)? {
             #[inline(always)]
             #[allow(clippy::too_many_arguments)]
-            fn body($($argument: $type),*) $(-> $result)? $body
+            fn body$(<$($generic: $bound),+>)?($($argument: $type),*) $(-> $result)? $body
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
             #[allow(clippy::too_many_arguments)]
-            fn avx512($($argument: $type),*) $(-> $result)? {
-                body($($argument),*)
+            fn avx512$(<$($generic: $bound),+>)?($($argument: $type),*) $(-> $result)? {
+                body$(::<$($generic),+>)?($($argument),*)
             }
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma")]
             #[allow(clippy::too_many_arguments)]
-            fn avx2($($argument: $type),*) $(-> $result)? {
-                body($($argument),*)
+            fn avx2$(<$($generic: $bound),+>)?($($argument: $type),*) $(-> $result)? {
+                body$(::<$($generic),+>)?($($argument),*)
             }
 
             match $crate::simd::detected() {
                 // SAFETY: this machine has the instructions, or they would not have been detected.
                 #[cfg(target_arch = "x86_64")]
-                $crate::simd::Isa::Avx512 => unsafe { avx512($($argument),*) },
+                $crate::simd::Isa::Avx512 => unsafe { avx512$(::<$($generic),+>)?($($argument),*) },
                 // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
-                $crate::simd::Isa::Avx2 => unsafe { avx2($($argument),*) },
-                $crate::simd::Isa::Baseline => body($($argument),*),
+                $crate::simd::Isa::Avx2 => unsafe { avx2$(::<$($generic),+>)?($($argument),*) },
+                $crate::simd::Isa::Baseline => body$(::<$($generic),+>)?($($argument),*),
             }
         }
     };
@@ -144,9 +158,9 @@ pub(crate) fn sum_lanes(lanes: [f32; LANES]) -> f32 {
     (four[0] + four[2]) + (four[1] + four[3])
 }
 
-/// `a . b`, in four groups of [`LANES`] partial sums.
+/// `a . b` of elements as `C` takes them, in four groups of [`LANES`] partial sums.
 #[inline(always)]
-pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
+pub(crate) fn dot_in<C: Element, A: Element, B: Element>(a: &[A], b: &[B]) -> f32 {
     const WIDE: usize = 4 * LANES;
     let mut wide = [0.0; WIDE];
     let (a_whole, a_rest) = a.as_chunks::<WIDE>();
@@ -154,15 +168,21 @@ pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
     for (a, b) in a_whole.iter().zip(b_whole) {
         // One flat loop: over nested arrays of lanes the compiler makes scalars of it.
         for i in 0..WIDE {
-            wide[i] = a[i].mul_add(b[i], wide[i]);
+            wide[i] = in_type::<C, A>(a[i]).mul_add(in_type::<C, B>(b[i]), wide[i]);
         }
     }
     for ((sum, a), b) in wide.iter_mut().zip(a_rest).zip(b_rest) {
-        *sum = a.mul_add(*b, *sum);
+        *sum = in_type::<C, A>(*a).mul_add(in_type::<C, B>(*b), *sum);
     }
     sum_lanes(std::array::from_fn(|i| {
         (wide[i] + wide[i + LANES]) + (wide[i + 2 * LANES] + wide[i + 3 * LANES])
     }))
+}
+
+/// `a . b`.
+#[inline(always)]
+pub(crate) fn dot<A: Element, B: Element>(a: &[A], b: &[B]) -> f32 {
+    dot_in::<f32, A, B>(a, b)
 }
 
 #[cfg(test)]
@@ -238,7 +258,7 @@ pub(crate) mod tests {
     fn dot_products_cover_every_element() {
         for len in [0, 1, 15, 16, 17, 33, 64, 100, 150] {
             let x: Vec<f32> = (0..len).map(|i| i as f32).collect();
-            let ones = vec![1.0; len];
+            let ones = vec![1.0f32; len];
             assert_eq!(dot(&x, &ones), (0..len).sum::<usize>() as f32);
         }
     }

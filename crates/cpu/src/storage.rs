@@ -1,30 +1,47 @@
 //! [`FusedOps`] for candle's CPU storage: operands are checked here, then handed to the kernels as slices.
 
-use candle_core::{CpuStorage, Result, bail};
+use candle_core::{CpuStorage, DType, Result, bail};
 
 use crate::check::{Heads, dense, dense_of, ensure, output, rows_and_cols, strided};
+use crate::element::{with_element, with_elements};
 use crate::kernels;
 use crate::kernels::optimizer::State;
 use crate::{AttentionParams, CrossEntropyParams, FusedOps, RngKey, UpdateRule, View, Write};
+
+use kernels::matmul::Operand;
 
 type Cpu<'a> = View<'a, CpuStorage>;
 
 impl FusedOps for CpuStorage {
     fn fill(&mut self, len: usize, value: f32) -> Result<()> {
-        kernels::elementwise::fill(output("fill", self, len)?, value);
+        with_element!("fill", self, T => {
+            kernels::elementwise::fill::<T>(output("fill", self, len)?, value)
+        });
+        Ok(())
+    }
+
+    fn cast_into(x: Cpu, out: &mut Self) -> Result<()> {
+        with_elements!("cast: x and out", x.0, X; out, O => {
+            let x = dense::<X>("cast: x", x)?;
+            kernels::elementwise::cast::<X, O>(x, output("cast: out", out, x.len())?);
+        });
         Ok(())
     }
 
     fn add_into(a: Cpu, b: Cpu, out: &mut Self) -> Result<()> {
-        let a = dense("add: a", a)?;
-        let b = dense_of("add: b", b, a.len())?;
-        kernels::elementwise::add(a, b, output("add: out", out, a.len())?);
+        with_elements!("add: a and b", a.0, A; b.0, B => {
+            let a = dense::<A>("add: a", a)?;
+            let b = dense_of::<B>("add: b", b, a.len())?;
+            kernels::elementwise::add::<A, B, A>(a, b, output("add: out", out, a.len())?);
+        });
         Ok(())
     }
 
     fn axpy(&mut self, alpha: f32, x: Cpu) -> Result<()> {
-        let x = dense("axpy: x", x)?;
-        kernels::elementwise::axpy(alpha, x, output("axpy: out", self, x.len())?);
+        with_elements!("axpy: x and out", x.0, X; self, O => {
+            let x = dense::<X>("axpy: x", x)?;
+            kernels::elementwise::axpy::<X, O>(alpha, x, output("axpy: out", self, x.len())?);
+        });
         Ok(())
     }
 
@@ -33,7 +50,9 @@ impl FusedOps for CpuStorage {
             Some(factor) => dense_of::<f32>("scale: factor", factor, 1)?[0],
             None => 1.0,
         };
-        kernels::elementwise::scale(output("scale", self, len)?, alpha * factor);
+        with_element!("scale", self, T => {
+            kernels::elementwise::scale::<T>(output("scale", self, len)?, alpha * factor)
+        });
         Ok(())
     }
 
@@ -47,42 +66,47 @@ impl FusedOps for CpuStorage {
             "matmul: {a_dims:?} and {b_dims:?} do not multiply"
         );
         let batch: usize = a_batch.iter().product();
-        let out = output("matmul: out", out, batch * m * n)?;
-        let a_data = strided("matmul: a", a)?;
-        let b_data = strided("matmul: b", b)?;
-        kernels::matmul::batched(
-            a_batch,
-            kernels::matmul::Operand {
-                data: a_data,
+        let shape = (*m, *k, *n);
+        with_elements!("matmul: a and b", a.0, A; b.0, B => {
+            let a = Operand {
+                data: strided::<A>("matmul: a", a)?,
                 strides: a.1.stride(),
-            },
-            kernels::matmul::Operand {
-                data: b_data,
+            };
+            let b = Operand {
+                data: strided::<B>("matmul: b", b)?,
                 strides: b.1.stride(),
-            },
-            (*m, *k, *n),
-            out,
-            write,
-        );
+            };
+            if out.dtype() == DType::F32 {
+                let out = output::<f32>("matmul: out", out, batch * m * n)?;
+                kernels::matmul::batched(a_batch, a, b, shape, out, write);
+            } else {
+                let out = output::<A>("matmul: out", out, batch * m * n)?;
+                kernels::matmul::batched(a_batch, a, b, shape, out, write);
+            }
+        });
         Ok(())
     }
 
     fn broadcast_row_into(row: Cpu, rows: usize, out: &mut Self) -> Result<()> {
-        let row = dense("broadcast_row: row", row)?;
-        let out = output("broadcast_row: out", out, rows * row.len())?;
-        kernels::elementwise::broadcast_row(row, out);
+        with_elements!("broadcast_row: row and out", row.0, X; out, O => {
+            let row = dense::<X>("broadcast_row: row", row)?;
+            let out = output::<O>("broadcast_row: out", out, rows * row.len())?;
+            kernels::elementwise::broadcast_row(row, out);
+        });
         Ok(())
     }
 
     fn sum_rows_into(x: Cpu, rows: usize, out: &mut Self, write: Write) -> Result<()> {
-        let x = dense("sum_rows: x", x)?;
-        ensure!(
-            rows > 0 && x.len().is_multiple_of(rows),
-            "sum_rows: {} elements are not {rows} rows",
-            x.len()
-        );
-        let out = output("sum_rows: out", out, x.len() / rows)?;
-        kernels::reduce::sum_rows(x, out, write);
+        with_element!("sum_rows: x", x.0, T => {
+            let x = dense::<T>("sum_rows: x", x)?;
+            ensure!(
+                rows > 0 && x.len().is_multiple_of(rows),
+                "sum_rows: {} elements are not {rows} rows",
+                x.len()
+            );
+            let out = output("sum_rows: out", out, x.len() / rows)?;
+            kernels::reduce::sum_rows(x, out, write);
+        });
         Ok(())
     }
 
@@ -94,13 +118,13 @@ impl FusedOps for CpuStorage {
 
     fn rms_norm(x: Cpu, weight: Cpu, eps: f32, y: &mut Self, inv_rms: &mut Self) -> Result<()> {
         let (rows, dim) = rows_and_cols("rms_norm: x", x)?;
-        kernels::rms_norm::forward(
-            dense("rms_norm: x", x)?,
-            dense_of("rms_norm: weight", weight, dim)?,
-            eps,
-            output("rms_norm: y", y, rows * dim)?,
-            output("rms_norm: inv_rms", inv_rms, rows)?,
-        );
+        let weight = dense_of("rms_norm: weight", weight, dim)?;
+        let inv_rms = output("rms_norm: inv_rms", inv_rms, rows)?;
+        with_elements!("rms_norm: x and y", x.0, X; y, Y => {
+            let x = dense::<X>("rms_norm: x", x)?;
+            let y = output::<Y>("rms_norm: y", y, rows * dim)?;
+            kernels::rms_norm::forward(x, weight, eps, y, inv_rms);
+        });
         Ok(())
     }
 
@@ -113,19 +137,21 @@ impl FusedOps for CpuStorage {
         dweight: Option<(&mut Self, Write)>,
     ) -> Result<()> {
         let (rows, dim) = rows_and_cols("rms_norm_backward: x", x)?;
-        let x = dense("rms_norm_backward: x", x)?;
         let weight = dense_of("rms_norm_backward: weight", weight, dim)?;
         let inv_rms = dense_of("rms_norm_backward: inv_rms", inv_rms, rows)?;
-        let dy = dense_of("rms_norm_backward: dy", dy, x.len())?;
-        let dx = match dx {
-            Some(dx) => Some(output("rms_norm_backward: dx", dx, x.len())?),
-            None => None,
-        };
         let dweight = match dweight {
             Some((dw, write)) => Some((output("rms_norm_backward: dweight", dw, dim)?, write)),
             None => None,
         };
-        kernels::rms_norm::backward(x, weight, inv_rms, dy, dx, dweight);
+        with_elements!("rms_norm_backward: x and dy", x.0, X; dy.0, Y => {
+            let x = dense::<X>("rms_norm_backward: x", x)?;
+            let dy = dense_of::<Y>("rms_norm_backward: dy", dy, x.len())?;
+            let dx = match dx {
+                Some(dx) => Some(output("rms_norm_backward: dx", dx, x.len())?),
+                None => None,
+            };
+            kernels::rms_norm::backward(x, weight, inv_rms, dy, dx, dweight);
+        });
         Ok(())
     }
 
@@ -140,23 +166,27 @@ impl FusedOps for CpuStorage {
             "rope: cos has rows of {half} instead of {}",
             dim / 2
         );
-        let cos = dense("rope: cos", cos)?;
+        let cos = dense::<f32>("rope: cos", cos)?;
         let sin = dense_of("rope: sin", sin, cos.len())?;
         let positions = dense_of::<u32>("rope: positions", positions, batch * rows)?;
         if let Some(position) = positions.iter().find(|p| **p as usize >= table_rows) {
             bail!("rope: position {position} is beyond the table of {table_rows}");
         }
         let dims = [batch, rows, heads, dim];
-        let x = Heads::new("rope: x", x, dims)?;
-        let y = output("rope: y", y, batch * rows * heads * dim)?;
-        kernels::rope::rotate(x, dims, cos, sin, positions, inverse, y);
+        with_element!("rope: x", x.0, T => {
+            let x = Heads::<T>::new("rope: x", x, dims)?;
+            let y = output("rope: y", y, batch * rows * heads * dim)?;
+            kernels::rope::rotate(x, dims, cos, sin, positions, inverse, y);
+        });
         Ok(())
     }
 
     fn swiglu(gate: Cpu, up: Cpu, y: &mut Self) -> Result<()> {
-        let gate = dense("swiglu: gate", gate)?;
-        let up = dense_of("swiglu: up", up, gate.len())?;
-        kernels::swiglu::forward(gate, up, output("swiglu: y", y, gate.len())?);
+        with_element!("swiglu: gate", gate.0, T => {
+            let gate = dense::<T>("swiglu: gate", gate)?;
+            let up = dense_of("swiglu: up", up, gate.len())?;
+            kernels::swiglu::forward(gate, up, output("swiglu: y", y, gate.len())?);
+        });
         Ok(())
     }
 
@@ -167,15 +197,17 @@ impl FusedOps for CpuStorage {
         dgate: &mut Self,
         dup: &mut Self,
     ) -> Result<()> {
-        let gate = dense("swiglu_backward: gate", gate)?;
-        let len = gate.len();
-        kernels::swiglu::backward(
-            gate,
-            dense_of("swiglu_backward: up", up, len)?,
-            dense_of("swiglu_backward: dy", dy, len)?,
-            output("swiglu_backward: dgate", dgate, len)?,
-            output("swiglu_backward: dup", dup, len)?,
-        );
+        with_element!("swiglu_backward: gate", gate.0, T => {
+            let gate = dense::<T>("swiglu_backward: gate", gate)?;
+            let len = gate.len();
+            kernels::swiglu::backward(
+                gate,
+                dense_of("swiglu_backward: up", up, len)?,
+                dense_of("swiglu_backward: dy", dy, len)?,
+                output("swiglu_backward: dgate", dgate, len)?,
+                output("swiglu_backward: dup", dup, len)?,
+            );
+        });
         Ok(())
     }
 
@@ -189,19 +221,18 @@ impl FusedOps for CpuStorage {
         lse: &mut Self,
     ) -> Result<()> {
         let (q_dims, kv_dims) = attention_dims(params)?;
-        kernels::attention::forward(
-            params,
-            Heads::new("attention: q", q, q_dims)?,
-            Heads::new("attention: k", k, kv_dims)?,
-            Heads::new("attention: v", v, kv_dims)?,
-            attention_segments(params, segments)?,
-            output("attention: out", out, q_dims.iter().product())?,
-            output(
-                "attention: lse",
-                lse,
-                params.batch * params.heads * params.queries,
-            )?,
-        );
+        let lse_len = params.batch * params.heads * params.queries;
+        with_element!("attention: q", q.0, T => {
+            kernels::attention::forward::<T>(
+                params,
+                Heads::new("attention: q", q, q_dims)?,
+                Heads::new("attention: k", k, kv_dims)?,
+                Heads::new("attention: v", v, kv_dims)?,
+                attention_segments(params, segments)?,
+                output("attention: out", out, q_dims.iter().product())?,
+                output("attention: lse", lse, lse_len)?,
+            )
+        });
         Ok(())
     }
 
@@ -220,26 +251,25 @@ impl FusedOps for CpuStorage {
     ) -> Result<()> {
         let (q_dims, kv_dims) = attention_dims(params)?;
         let (q_len, kv_len) = (q_dims.iter().product(), kv_dims.iter().product());
-        let saved = kernels::attention::Saved {
-            q: Heads::new("attention_backward: q", q, q_dims)?,
-            k: Heads::new("attention_backward: k", k, kv_dims)?,
-            v: Heads::new("attention_backward: v", v, kv_dims)?,
-            segments: attention_segments(params, segments)?,
-            out: dense_of("attention_backward: out", out, q_len)?,
-            lse: dense_of(
-                "attention_backward: lse",
-                lse,
-                params.batch * params.heads * params.queries,
-            )?,
-        };
-        kernels::attention::backward(
-            params,
-            saved,
-            dense_of("attention_backward: dout", dout, q_len)?,
-            output("attention_backward: dq", dq, q_len)?,
-            output("attention_backward: dk", dk, kv_len)?,
-            output("attention_backward: dv", dv, kv_len)?,
-        );
+        let lse_len = params.batch * params.heads * params.queries;
+        with_element!("attention_backward: q", q.0, T => {
+            let saved = kernels::attention::Saved::<T> {
+                q: Heads::new("attention_backward: q", q, q_dims)?,
+                k: Heads::new("attention_backward: k", k, kv_dims)?,
+                v: Heads::new("attention_backward: v", v, kv_dims)?,
+                segments: attention_segments(params, segments)?,
+                out: dense_of("attention_backward: out", out, q_len)?,
+                lse: dense_of("attention_backward: lse", lse, lse_len)?,
+            };
+            kernels::attention::backward(
+                params,
+                saved,
+                dense_of("attention_backward: dout", dout, q_len)?,
+                output("attention_backward: dq", dq, q_len)?,
+                output("attention_backward: dk", dk, kv_len)?,
+                output("attention_backward: dv", dv, kv_len)?,
+            );
+        });
         Ok(())
     }
 
@@ -272,39 +302,35 @@ impl FusedOps for CpuStorage {
         if let Some(label) = bad {
             bail!("linear_cross_entropy: label {label} is not below the vocabulary of {vocab}");
         }
-        let dhidden = match dhidden {
-            Some(dh) => Some(output("linear_cross_entropy: dhidden", dh, rows * dim)?),
-            None => None,
-        };
         let dweight = match dweight {
             Some(dw) => Some(output("linear_cross_entropy: dweight", dw, vocab * dim)?),
             None => None,
         };
         let totals_out = output("linear_cross_entropy: totals", totals, 3)?;
-        let totals = kernels::cross_entropy::linear(
-            params,
-            dense("linear_cross_entropy: hidden", hidden)?,
-            dense("linear_cross_entropy: weight", weight)?,
-            labels,
-            dim,
-            dhidden,
-            dweight,
-        );
-        totals_out.copy_from_slice(&totals);
+        with_elements!("linear_cross_entropy: hidden and weight", hidden.0, T; weight.0, W => {
+            let dhidden = match dhidden {
+                Some(dh) => Some(output("linear_cross_entropy: dhidden", dh, rows * dim)?),
+                None => None,
+            };
+            let hidden = dense::<T>("linear_cross_entropy: hidden", hidden)?;
+            let weight = dense::<W>("linear_cross_entropy: weight", weight)?;
+            let totals = kernels::cross_entropy::linear(
+                params, hidden, weight, labels, dim, dhidden, dweight,
+            );
+            totals_out.copy_from_slice(&totals);
+        });
         Ok(())
     }
 
     fn embedding(weight: Cpu, ids: Cpu, y: &mut Self) -> Result<()> {
         let (vocab, dim) = rows_and_cols("embedding: weight", weight)?;
-        let weight = dense("embedding: weight", weight)?;
         let ids = dense("embedding: ids", ids)?;
         check_ids("embedding", ids, vocab)?;
-        kernels::embedding::forward(
-            weight,
-            ids,
-            dim,
-            output("embedding: y", y, ids.len() * dim)?,
-        );
+        let y = output("embedding: y", y, ids.len() * dim)?;
+        with_element!("embedding: weight", weight.0, W => {
+            let weight = dense::<W>("embedding: weight", weight)?;
+            kernels::embedding::forward(weight, ids, dim, y);
+        });
         Ok(())
     }
 
@@ -330,8 +356,10 @@ impl FusedOps for CpuStorage {
             (0.0..1.0).contains(&p),
             "dropout: the probability {p} is not in 0..1"
         );
-        let x = dense("dropout: x", x)?;
-        kernels::random::dropout(x, p, rng, output("dropout: y", y, x.len())?);
+        with_element!("dropout: x", x.0, T => {
+            let x = dense::<T>("dropout: x", x)?;
+            kernels::random::dropout(x, p, rng, output("dropout: y", y, x.len())?);
+        });
         Ok(())
     }
 

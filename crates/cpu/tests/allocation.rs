@@ -7,6 +7,7 @@ mod common;
 use std::alloc::{GlobalAlloc, Layout as AllocLayout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, DType, Layout, Result};
 use common::*;
 use tt_cpu::{
@@ -44,11 +45,12 @@ struct Linear {
 }
 
 impl Linear {
-    fn new(m: usize, k: usize, n: usize) -> Self {
+    /// Activations of `dtype`, an f32 weight.
+    fn new(dtype: DType, m: usize, k: usize, n: usize) -> Self {
         Self {
-            x: Operand::f32(random(m * k, 1), (m, k)),
+            x: Operand::of(dtype, random(m * k, 1), (m, k)),
             w: Operand::f32(random(n * k, 2), (n, k)),
-            dy: Operand::f32(random(m * n, 3), (m, n)),
+            dy: Operand::of(dtype, random(m * n, 3), (m, n)),
         }
     }
 
@@ -62,14 +64,15 @@ impl Linear {
             self.w.layout.transpose(0, 1)?,
             self.dy.layout.transpose(0, 1)?,
         );
-        let mut y = pool::take(DType::F32, m * n);
+        let dtype = self.x.storage.dtype();
+        let mut y = pool::take(dtype, m * n);
         CpuStorage::matmul_into(
             self.x.view(),
             (&self.w.storage, &w_t),
             &mut y,
             Write::Assign,
         )?;
-        let mut dx = pool::take(DType::F32, m * k);
+        let mut dx = pool::take(dtype, m * k);
         CpuStorage::matmul_into(self.dy.view(), self.w.view(), &mut dx, Write::Assign)?;
         let mut dw = pool::take(DType::F32, n * k);
         let dy_t = (&self.dy.storage, &dy_t);
@@ -83,6 +86,16 @@ impl Linear {
 
 #[test]
 fn warm_kernels_allocate_nothing_large() -> Result<()> {
+    for dtype in [DType::F32, DType::BF16, DType::F16] {
+        // Head dims that are whole vectors, and others.
+        for head_dim in [32, 20] {
+            check(dtype, head_dim)?;
+        }
+    }
+    Ok(())
+}
+
+fn check(dtype: DType, head_dim: usize) -> Result<()> {
     let linears = [
         (1024, 256, 704),
         (1024, 704, 256),
@@ -90,7 +103,7 @@ fn warm_kernels_allocate_nothing_large() -> Result<()> {
         (1, 256, 256),
         (100, 256, 50),
     ]
-    .map(|(m, k, n)| Linear::new(m, k, n));
+    .map(|(m, k, n)| Linear::new(dtype, m, k, n));
 
     let p = AttentionParams {
         batch: 2,
@@ -98,20 +111,22 @@ fn warm_kernels_allocate_nothing_large() -> Result<()> {
         keys: 250,
         heads: 4,
         kv_heads: 2,
-        head_dim: 32,
+        head_dim,
         scale: 0.2,
         causal: true,
         window: None,
     };
-    let q = Operand::f32(random(2 * 250 * 128, 5), (2, 250, 4, 32));
-    let kv = Operand::f32(random(2 * 250 * 64, 6), (2, 250, 2, 32));
-    let [mut out, mut dq] = [2 * 250 * 128, 2 * 250 * 128].map(zeros);
-    let [mut dk, mut dv] = [2 * 250 * 64, 2 * 250 * 64].map(zeros);
+    let (q_len, kv_len) = (2 * 250 * 4 * head_dim, 2 * 250 * 2 * head_dim);
+    let q = Operand::of(dtype, random(q_len, 5), (2, 250, 4, head_dim));
+    let kv = Operand::of(dtype, random(kv_len, 6), (2, 250, 2, head_dim));
+    let [mut out, mut dq, mut dk, mut dv] =
+        [q_len, q_len, kv_len, kv_len].map(|len| zeros_of(dtype, len));
     let mut lse = zeros(2 * 4 * 250);
     let (q_layout, lse_layout) = (q.layout.clone(), Layout::contiguous(2 * 4 * 250));
 
     let (rows, dim, vocab) = (500, 256, 2048);
-    let hidden = Operand::f32(random(rows * dim, 7), (rows, dim));
+    let hidden = Operand::of(dtype, random(rows * dim, 7), (rows, dim));
+    let stream = Operand::f32(random(rows * dim, 7), (rows, dim));
     let head = Operand::f32(random(vocab * dim, 8), (vocab, dim));
     let labels = Operand::i64((0..rows as i64).collect(), rows);
     let ce = CrossEntropyParams {
@@ -119,10 +134,12 @@ fn warm_kernels_allocate_nothing_large() -> Result<()> {
         label_smoothing: 0.0,
         z_loss: 0.0,
     };
-    let [mut totals, mut dh, mut dhead] = [3, rows * dim, vocab * dim].map(zeros);
+    let [mut totals, mut dhead] = [3, vocab * dim].map(zeros);
+    let mut dh = zeros_of(dtype, rows * dim);
 
     let norm = Operand::f32(random(dim, 9), dim);
-    let [mut y, mut inv, mut dx, mut dnorm] = [rows * dim, rows, rows * dim, dim].map(zeros);
+    let [mut inv, mut dx, mut dnorm] = [rows, rows * dim, dim].map(zeros);
+    let mut y = zeros_of(dtype, rows * dim);
     let inv_layout = Layout::contiguous(rows);
     let scale = Operand::f32(vec![1.0], 1);
     let adamw = UpdateRule::Adam(AdamParams {
@@ -163,9 +180,9 @@ fn warm_kernels_allocate_nothing_large() -> Result<()> {
             Some(&mut dh),
             Some(&mut dhead),
         )?;
-        CpuStorage::rms_norm(hidden.view(), norm.view(), 1e-6, &mut y, &mut inv)?;
+        CpuStorage::rms_norm(stream.view(), norm.view(), 1e-6, &mut y, &mut inv)?;
         CpuStorage::rms_norm_backward(
-            hidden.view(),
+            stream.view(),
             norm.view(),
             (&inv, &inv_layout),
             hidden.view(),
@@ -175,11 +192,11 @@ fn warm_kernels_allocate_nothing_large() -> Result<()> {
         CpuStorage::swiglu(hidden.view(), hidden.view(), &mut y)?;
         CpuStorage::dropout(hidden.view(), 0.1, rng, &mut y)?;
         CpuStorage::sum_rows_into(hidden.view(), rows, &mut dnorm, Write::Assign)?;
-        CpuStorage::sum_squares_into(hidden.view(), &mut totals, 0)?;
+        CpuStorage::sum_squares_into(stream.view(), &mut totals, 0)?;
         CpuStorage::optimizer_step(
             &adamw,
             &mut param,
-            hidden.view(),
+            stream.view(),
             scale.view(),
             &mut [&mut m, &mut v],
             None,
@@ -193,6 +210,7 @@ fn warm_kernels_allocate_nothing_large() -> Result<()> {
         step()?;
     }
     assert_eq!(pool::stats().misses, misses, "the pool was warm");
-    assert_eq!(LARGE_ALLOCATIONS.load(Relaxed), allocations);
+    let later = LARGE_ALLOCATIONS.load(Relaxed);
+    assert_eq!(later, allocations, "{dtype:?}, head dim {head_dim}");
     Ok(())
 }

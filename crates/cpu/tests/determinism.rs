@@ -2,35 +2,35 @@
 
 mod common;
 
-use candle_core::{CpuStorage, Layout, Result};
+use candle_core::{CpuStorage, DType, Layout, Result};
 use common::*;
 use tt_cpu::{AttentionParams, CrossEntropyParams, FusedOps, RngKey, Write};
 
-/// The results of one call to each kernel, on sizes that give every thread several tasks.
-fn everything() -> Result<Vec<Vec<u32>>> {
+/// The results of one call to each kernel with activations of `dtype`, on sizes that give every thread several tasks.
+fn everything(dtype: DType) -> Result<Vec<Vec<u32>>> {
     let mut results = Vec::new();
     let mut keep = |storage: CpuStorage| {
-        results.push(f32s(&storage).iter().map(|x| x.to_bits()).collect());
+        results.push(widened(&storage).iter().map(|x| x.to_bits()).collect());
     };
 
     // The three products of a linear layer: forward, by input, by weight.
     let (m, k, n) = (300, 260, 330);
-    let x = Operand::f32(random(m * k, 1), (m, k));
+    let x = Operand::of(dtype, random(m * k, 1), (m, k));
     let w = Operand::f32(random(n * k, 2), (n, k));
-    let dy = Operand::f32(random(m * n, 3), (m, n));
+    let dy = Operand::of(dtype, random(m * n, 3), (m, n));
     let w_t = w.layout.transpose(0, 1)?;
     let dy_t = dy.layout.transpose(0, 1)?;
-    let mut out = zeros(m * n);
+    let mut out = zeros_of(dtype, m * n);
     CpuStorage::matmul_into(x.view(), (&w.storage, &w_t), &mut out, Write::Assign)?;
     keep(out);
-    let mut out = zeros(m * k);
+    let mut out = zeros_of(dtype, m * k);
     CpuStorage::matmul_into(dy.view(), w.view(), &mut out, Write::Accumulate)?;
     keep(out);
     let mut out = zeros(n * k);
     CpuStorage::matmul_into((&dy.storage, &dy_t), x.view(), &mut out, Write::Accumulate)?;
     keep(out);
 
-    let (mut y, mut inv) = (zeros(m * k), zeros(m));
+    let (mut y, mut inv) = (zeros_of(dtype, m * k), zeros(m));
     let weight = Operand::f32(random(k, 4), k);
     CpuStorage::rms_norm(x.view(), weight.view(), 1e-6, &mut y, &mut inv)?;
     let inv = Operand {
@@ -41,7 +41,7 @@ fn everything() -> Result<Vec<Vec<u32>>> {
         storage: y,
         layout: Layout::contiguous((m, k)),
     };
-    let (mut dx, mut dw) = (zeros(m * k), zeros(k));
+    let (mut dx, mut dw) = (zeros_of(dtype, m * k), zeros(k));
     CpuStorage::rms_norm_backward(
         x.view(),
         weight.view(),
@@ -56,7 +56,7 @@ fn everything() -> Result<Vec<Vec<u32>>> {
     CpuStorage::sum_rows_into(dy.view(), m, &mut sums, Write::Assign)?;
     keep(sums);
     let mut squares = zeros(1);
-    CpuStorage::sum_squares_into(dy.view(), &mut squares, 0)?;
+    CpuStorage::sum_squares_into(w.view(), &mut squares, 0)?;
     keep(squares);
 
     let p = AttentionParams {
@@ -71,10 +71,10 @@ fn everything() -> Result<Vec<Vec<u32>>> {
         window: Some(150),
     };
     let dims = |tokens: usize, heads: usize| (p.batch, tokens, heads, p.head_dim);
-    let q = Operand::f32(random(2 * 200 * 128, 5), dims(200, 4));
-    let key = Operand::f32(random(2 * 230 * 64, 6), dims(230, 2));
-    let value = Operand::f32(random(2 * 230 * 64, 7), dims(230, 2));
-    let (mut out, mut lse) = (zeros(2 * 200 * 128), zeros(2 * 4 * 200));
+    let q = Operand::of(dtype, random(2 * 200 * 128, 5), dims(200, 4));
+    let key = Operand::of(dtype, random(2 * 230 * 64, 6), dims(230, 2));
+    let value = Operand::of(dtype, random(2 * 230 * 64, 7), dims(230, 2));
+    let (mut out, mut lse) = (zeros_of(dtype, 2 * 200 * 128), zeros(2 * 4 * 200));
     CpuStorage::attention(
         &p,
         q.view(),
@@ -92,7 +92,8 @@ fn everything() -> Result<Vec<Vec<u32>>> {
         storage: lse,
         layout: Layout::contiguous(2 * 4 * 200),
     };
-    let [mut dq, mut dk, mut dv] = [2 * 200 * 128, 2 * 230 * 64, 2 * 230 * 64].map(zeros);
+    let [mut dq, mut dk, mut dv] =
+        [2 * 200 * 128, 2 * 230 * 64, 2 * 230 * 64].map(|len| zeros_of(dtype, len));
     CpuStorage::attention_backward(
         &p,
         q.view(),
@@ -114,7 +115,8 @@ fn everything() -> Result<Vec<Vec<u32>>> {
         label_smoothing: 0.1,
         z_loss: 1e-3,
     };
-    let [mut totals, mut dh, mut dw] = [3, m * k, n * k].map(zeros);
+    let [mut totals, mut dw] = [3, n * k].map(zeros);
+    let mut dh = zeros_of(dtype, m * k);
     CpuStorage::linear_cross_entropy(
         &params,
         x.view(),
@@ -126,29 +128,37 @@ fn everything() -> Result<Vec<Vec<u32>>> {
     )?;
     let _ = [totals, dh, dw].map(&mut keep);
 
-    let ids = Operand::u32((0..m as u32).map(|i| i * i % 90).collect(), m);
+    let ids = Operand::u32((0..n as u32).map(|i| i * i % 90).collect(), n);
     let mut dw = zeros(100 * k);
-    CpuStorage::embedding_backward(ids.view(), x.view(), &mut dw)?;
+    CpuStorage::embedding_backward(ids.view(), w.view(), &mut dw)?;
     keep(dw);
 
     let rng = RngKey { key: 1, stream: 2 };
-    let [mut normal, mut dropped] = [100_000, m * k].map(zeros);
+    let (mut normal, mut dropped) = (zeros(100_000), zeros_of(dtype, m * k));
     normal.fill_normal(100_000, 0.0, 1.0, rng)?;
     CpuStorage::dropout(x.view(), 0.3, rng, &mut dropped)?;
     let _ = [normal, dropped].map(&mut keep);
     Ok(results)
 }
 
+const TYPES: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
+
 #[test]
 fn results_do_not_depend_on_the_number_of_threads() -> Result<()> {
-    let on = |threads: usize| {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-        pool.map_err(candle_core::Error::wrap)?.install(everything)
-    };
-    let one = on(1)?;
-    for threads in [2, 3, 8] {
-        for (i, (got, want)) in on(threads)?.iter().zip(&one).enumerate() {
-            assert!(got == want, "result {i} differs on {threads} threads");
+    for dtype in TYPES {
+        let on = |threads: usize| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+            let pool = pool.map_err(candle_core::Error::wrap)?;
+            pool.install(|| everything(dtype))
+        };
+        let one = on(1)?;
+        for threads in [2, 3, 8] {
+            for (i, (got, want)) in on(threads)?.iter().zip(&one).enumerate() {
+                assert!(
+                    got == want,
+                    "{dtype:?} result {i} differs on {threads} threads"
+                );
+            }
         }
     }
     Ok(())
@@ -156,6 +166,8 @@ fn results_do_not_depend_on_the_number_of_threads() -> Result<()> {
 
 #[test]
 fn results_do_not_depend_on_the_run() -> Result<()> {
-    assert!(everything()? == everything()?);
+    for dtype in TYPES {
+        assert!(everything(dtype)? == everything(dtype)?);
+    }
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 mod common;
 
-use candle_core::{CpuStorage, Layout, Result, Shape};
+use candle_core::{CpuStorage, DType, Layout, Result, Shape};
 use common::*;
 use tt_cpu::{FusedOps, Write, reference};
 
@@ -14,39 +14,63 @@ enum Stored {
     Apart,
 }
 
-/// A `[rows, cols]` matrix stored in the given way, and its dense f64 copy.
-fn matrix(rows: usize, cols: usize, stored: Stored, seed: u64) -> (Operand, Vec<f64>) {
+/// A `[rows, cols]` matrix of `dtype` stored in the given way, and its dense f64 copy, as a product in `product` takes it.
+fn matrix(
+    rows: usize,
+    cols: usize,
+    stored: Stored,
+    [dtype, product]: [DType; 2],
+    seed: u64,
+) -> (Operand, Vec<f64>) {
     let (strides, len) = match stored {
         Stored::Rows => ([cols, 1], rows * cols),
         Stored::Columns => ([1, rows], rows * cols),
         Stored::Apart => ([4 * cols, 2], 4 * rows * cols),
     };
     let offset = 3;
-    let data = random(len + offset, seed);
+    let storage = common::stored(dtype, random(len + offset, seed));
+    let data = widened(&common::stored(product, widened(&storage)));
     let dense = (0..rows * cols)
         .map(|i| data[offset + i / cols * strides[0] + i % cols * strides[1]] as f64)
         .collect();
     let layout = Layout::new(Shape::from((rows, cols)), strides.to_vec(), offset);
-    (
-        Operand {
-            storage: CpuStorage::F32(data),
-            layout,
-        },
-        dense,
-    )
+    (Operand { storage, layout }, dense)
 }
 
 fn check(m: usize, k: usize, n: usize, a_stored: Stored, b_stored: Stored) -> Result<()> {
-    let what = format!("{m}x{k}x{n} {a_stored:?} {b_stored:?}");
-    let (a, a_dense) = matrix(m, k, a_stored, 1);
-    let (b, b_dense) = matrix(k, n, b_stored, 2);
+    check_types([DType::F32; 3], (m, k, n), a_stored, b_stored)
+}
+
+/// For `a`, `b` and output of `types`: the product of the rounded operands, its sums in f32, rounded once.
+fn check_types(
+    types: [DType; 3],
+    (m, k, n): (usize, usize, usize),
+    a_stored: Stored,
+    b_stored: Stored,
+) -> Result<()> {
+    let [a_type, b_type, out_type] = types;
+    let what = format!("{types:?} {m}x{k}x{n} {a_stored:?} {b_stored:?}");
+    let (a, a_dense) = matrix(m, k, a_stored, [a_type, a_type], 1);
+    let (b, b_dense) = matrix(k, n, b_stored, [b_type, a_type], 2);
     let mut want = reference::matmul(&a_dense, &b_dense, m, k, n);
-    let mut out = garbage(m * n);
+    let mut out = common::stored(out_type, vec![f32::NAN; m * n]);
     CpuStorage::matmul_into(a.view(), b.view(), &mut out, Write::Assign)?;
-    assert_close(&what, f32s(&out), &want, 2e-6);
+    let u = if out_type == DType::F32 {
+        0.0
+    } else {
+        unit_roundoff(out_type)
+    };
+    assert_close(&what, &widened(&out), &want, u + 2e-6);
     CpuStorage::matmul_into(a.view(), b.view(), &mut out, Write::Accumulate)?;
     want.iter_mut().for_each(|x| *x *= 2.0);
-    assert_close(&format!("{what} accumulated"), f32s(&out), &want, 2e-6);
+    // Half of the sum was rounded before, then all of it.
+    let allowed = 1.5 * u + 2e-6;
+    assert_close(
+        &format!("{what} accumulated"),
+        &widened(&out),
+        &want,
+        allowed,
+    );
     Ok(())
 }
 
@@ -77,6 +101,53 @@ fn products_of_odd_sizes_and_all_strides_match_the_reference() -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// 16-bit activations with f32 or frozen weights, f32 activations with frozen weights; outputs wide or not.
+const MIXED: [[DType; 3]; 10] = {
+    use DType::{BF16, F16, F32};
+    [
+        [BF16, BF16, BF16],
+        [BF16, BF16, F32],
+        [BF16, F32, BF16],
+        [BF16, F32, F32],
+        [F16, F16, F16],
+        [F16, F16, F32],
+        [F16, F32, F16],
+        [F16, F32, F32],
+        [F32, BF16, F32],
+        [F32, F16, F32],
+    ]
+};
+
+#[test]
+fn products_of_16_bit_operands_round_them_and_nothing_else() -> Result<()> {
+    for types in MIXED {
+        for a in STORED {
+            for b in STORED {
+                for shape in [
+                    (1, 17, 65),
+                    (3, 64, 17),
+                    (17, 65, 1),
+                    (65, 1, 33),
+                    (130, 66, 129),
+                ] {
+                    check_types(types, shape, a, b)?;
+                }
+            }
+        }
+        check_types(types, (401, 130, 300), Stored::Rows, Stored::Columns)?;
+        check_types(types, (401, 130, 300), Stored::Columns, Stored::Rows)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn bf16_and_f16_do_not_mix() {
+    let a = Operand::of(DType::BF16, vec![0.0; 6], (2, 3));
+    let b = Operand::of(DType::F16, vec![0.0; 6], (3, 2));
+    let error = CpuStorage::matmul_into(a.view(), b.view(), &mut zeros(4), Write::Assign);
+    assert!(error.unwrap_err().to_string().contains("not BF16 and F16"));
 }
 
 #[test]
@@ -159,7 +230,9 @@ fn shapes_that_do_not_multiply_are_an_error() {
     let b = Operand::u32(vec![0; 6], (3, 2));
     let error = CpuStorage::matmul_into(a.view(), b.view(), &mut out, Write::Assign).unwrap_err();
     assert!(
-        error.to_string().contains("matmul: b must be F32, not U32"),
+        error.to_string().contains(
+            "matmul: a and b must be F32, or F32 and 16-bit floats of one type, not F32 and U32"
+        ),
         "{error}"
     );
 }

@@ -71,7 +71,7 @@ pub fn generate_while(
         let input = Input::continuing(ids, cache.len())?;
         let hidden = model.hidden_states(&fwd, &input)?; // [1, T, hidden]
         let last = hidden.narrow(1, next.len() - 1, 1)?;
-        let logits = tt_tensor::fused::linear(&last, &model.head(&fwd)?, None)?; // [1, 1, vocab]
+        let logits = tt_tensor::fused::logits(&last, &model.head(&fwd)?)?; // [1, 1, vocab]
         let token = sampler.choose(&logits.to_vec::<f32>()?);
         if limits.eos == Some(token) {
             break;

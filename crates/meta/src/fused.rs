@@ -1,6 +1,7 @@
 //! [`FusedOps`]: operands are already checked by who calls, outputs are there; what is left is the scratch that the
 //! kernel would take and the work it would do. An element-wise operation does nothing.
 
+use candle_core::backend::BackendStorage;
 use candle_core::{Layout, Result};
 use tt_cpu::{
     AttentionParams, CrossEntropyParams, FusedOps, RngKey, UpdateRule, View, Write, scratch,
@@ -12,6 +13,10 @@ type Meta<'a> = View<'a, MetaStorage>;
 
 impl FusedOps for MetaStorage {
     fn fill(&mut self, _: usize, _: f32) -> Result<()> {
+        Ok(())
+    }
+
+    fn cast_into(_: Meta, _: &mut Self) -> Result<()> {
         Ok(())
     }
 
@@ -27,9 +32,15 @@ impl FusedOps for MetaStorage {
         Ok(())
     }
 
-    fn matmul_into((a, a_layout): Meta, (_, b_layout): Meta, _: &mut Self, _: Write) -> Result<()> {
-        a.on()
-            .scratch(scratch::matmul(a_layout, b_layout).as_slice());
+    fn matmul_into(
+        (a, a_layout): Meta,
+        (b, b_layout): Meta,
+        out: &mut Self,
+        _: Write,
+    ) -> Result<()> {
+        let types = [a.dtype(), b.dtype(), out.dtype()];
+        let scratch = scratch::matmul(types, a_layout, b_layout);
+        a.on().scratch(scratch.as_slice());
         let n = b_layout.dims().last().copied().unwrap_or(1);
         a.on().count_flops(2 * elements(a_layout) * n);
         Ok(())
@@ -90,7 +101,7 @@ impl FusedOps for MetaStorage {
         _: &mut Self,
         _: &mut Self,
     ) -> Result<()> {
-        q.on().scratch(&[scratch::attention(params)]);
+        q.on().scratch(&[scratch::attention(q.dtype(), params)]);
         q.on().count_flops(2 * product_of_scores(params)); // q k^T, p v
         Ok(())
     }
@@ -108,7 +119,8 @@ impl FusedOps for MetaStorage {
         _: &mut Self,
         _: &mut Self,
     ) -> Result<()> {
-        q.on().scratch(&[scratch::attention_backward(params)]);
+        q.on()
+            .scratch(&[scratch::attention_backward(q.dtype(), params)]);
         q.on().count_flops(5 * product_of_scores(params)); // q k^T again, dp, dv, dk, dq
         Ok(())
     }
@@ -116,7 +128,7 @@ impl FusedOps for MetaStorage {
     fn linear_cross_entropy(
         _: &CrossEntropyParams,
         (hidden, hidden_layout): Meta,
-        (_, weight_layout): Meta,
+        (weight, weight_layout): Meta,
         _: Meta,
         _: &mut Self,
         dhidden: Option<&mut Self>,
@@ -126,7 +138,8 @@ impl FusedOps for MetaStorage {
             (rows_and_cols(hidden_layout), rows_and_cols(weight_layout));
         let gradients = [dhidden.is_some(), dweight.is_some()].map(usize::from);
         let products = 1 + gradients[0] + gradients[1];
-        for held in scratch::linear_cross_entropy(rows, vocab, dim, products > 1) {
+        let types = [hidden.dtype(), weight.dtype()];
+        for held in scratch::linear_cross_entropy(types, rows, vocab, dim, products > 1) {
             hidden.on().scratch(&held);
         }
         hidden.on().count_flops(products * 2 * rows * dim * vocab);

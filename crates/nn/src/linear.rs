@@ -54,7 +54,7 @@ impl Linear {
         params
     }
 
-    /// `x` `[.., in]` to `[.., out]`.
+    /// `x` `[.., in]` to `[.., out]`, in the precision of the pass.
     pub fn forward(&self, fwd: &Forward, x: &Tensor) -> Result<Tensor> {
         let this = self.clone();
         fwd.module(&self.path, "Linear", x, move |fwd, x| this.body(fwd, x))
@@ -66,6 +66,7 @@ impl Linear {
             true => Some(fwd.param(&self.path, "bias")?),
             false => None,
         };
+        let x = &x.to_dtype(fwd.precision().dtype())?;
         let y = fused::linear(x, &weight, bias.as_ref())?;
         match fwd.adapter() {
             Some(adapter) => adapter.linear(fwd, &self.path, x, y),

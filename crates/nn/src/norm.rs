@@ -28,12 +28,17 @@ impl RmsNorm {
         }]
     }
 
-    /// `x` `[.., dim]` to the same shape.
+    /// `x` `[.., dim]` to the same shape, in the precision of the pass: a product comes next.
     pub fn forward(&self, fwd: &Forward, x: &Tensor) -> Result<Tensor> {
         let this = self.clone();
         fwd.module(&self.path, "RmsNorm", x, move |fwd, x| {
             let weight = fwd.param(&this.path, "weight")?;
-            Ok(fused::rms_norm(x, &weight, this.eps as f32)?)
+            Ok(fused::rms_norm(
+                x,
+                &weight,
+                this.eps as f32,
+                fwd.precision().dtype(),
+            )?)
         })
     }
 }

@@ -229,6 +229,7 @@ impl Tensor {
         Ok(match self.dtype {
             DType::F32 => copy!(f32),
             DType::BF16 => copy!(half::bf16),
+            DType::F16 => copy!(half::f16),
             DType::U32 => copy!(u32),
             DType::I64 => copy!(i64),
             DType::U8 => copy!(u8),
@@ -247,6 +248,7 @@ impl Tensor {
         match tensor.dtype() {
             DType::F32 => copy!(f32),
             DType::BF16 => copy!(half::bf16),
+            DType::F16 => copy!(half::f16),
             DType::U32 => copy!(u32),
             DType::I64 => copy!(i64),
             DType::U8 => copy!(u8),

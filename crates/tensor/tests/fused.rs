@@ -1,7 +1,7 @@
 //! Fused operations against compositions of primitive ones, forward and gradient, and against finite
 //! differences and candle; on every device.
 
-use tt_tensor::{CrossEntropyParams, Device, Parameter, Result, Seed, Tape, Tensor, fused};
+use tt_tensor::{CrossEntropyParams, DType, Device, Parameter, Result, Seed, Tape, Tensor, fused};
 use tt_testkit::{check_gradients, on_each_device, relative_l2};
 
 type Input = (&'static str, Vec<usize>, Vec<f32>);
@@ -90,15 +90,15 @@ on_each_device! {
         // From two columns on: with one, the gradient cancels to rounding noise.
         for (rows, dim) in [(1, 2), (3, 8), (5, 17), (70, 256)] {
             let given = [input("x", &[rows, dim], 1), input("w", &[dim], 2)];
-            agree("rms_norm", device, &given, &|x| fused::rms_norm(&x[0], &x[1], 1e-5), &|x| {
+            agree("rms_norm", device, &given, &|x| fused::rms_norm(&x[0], &x[1], 1e-5, DType::F32), &|x| {
                 let mean = x[0].sqr()?.mean_keepdim(&[1])?.affine(1.0, 1e-5)?;
                 x[0].div(&mean.sqrt()?)?.mul(&x[1])
             });
         }
         let given = [input("x", &[2, 6], 1), input("w", &[6], 2)];
-        check_gradients(device, &given, 1e-2, 5e-3, |x| fused::rms_norm(&x[0], &x[1], 1e-5));
+        check_gradients(device, &given, 1e-2, 5e-3, |x| fused::rms_norm(&x[0], &x[1], 1e-5, DType::F32));
         let (x, w) = (Tensor::randn(0., 1., (4, 32), Seed::new(1), device).unwrap(), Tensor::ones(32, device).unwrap());
-        let ours = fused::rms_norm(&x, &w, 1e-6).unwrap().to_vec::<f32>().unwrap();
+        let ours = fused::rms_norm(&x, &w, 1e-6, DType::F32).unwrap().to_vec::<f32>().unwrap();
         let candle = candle_nn::ops::rms_norm(&x.to_candle().unwrap(), &w.to_candle().unwrap(), 1e-6).unwrap();
         assert!(relative_l2(&ours, &candle.flatten_all().unwrap().to_vec1::<f32>().unwrap()) < 1e-6);
     }

@@ -43,9 +43,12 @@ pub struct Hyperparameters {
     pub max_grad_norm: f64,
 }
 
+/// `None`: not to be compared.
 #[derive(Deserialize)]
 pub struct Tolerances {
-    pub logits_max_abs: f64,
+    pub logits_max_abs: Option<f64>,
+    #[serde(default)]
+    pub logits_rel_l2_to_f32: Option<f64>,
     pub loss_rel: f64,
     pub grad_norm_rel: f64,
     pub grad_rel_l2_default: f64,
@@ -53,7 +56,7 @@ pub struct Tolerances {
     pub grad_rel_l2_exceptions: HashMap<String, f64>,
     pub curve_loss_rel: f64,
     pub curve_grad_norm_rel: f64,
-    pub update_rel_l2_default: f64,
+    pub update_rel_l2_default: Option<f64>,
     pub update_rel_l2_exceptions: HashMap<String, f64>,
 }
 

@@ -25,7 +25,7 @@ struct FocalTrainer {
 impl Trainer for FocalTrainer {
     fn loss(&self, fwd: &Forward, model: &dyn Model, batch: &DeviceBatch) -> Result<Loss> {
         let hidden = model.hidden_states(fwd, &batch.input)?; // [B, T, hidden]
-        let logits = fused::linear(&hidden, &model.head(fwd)?, None)?; // [B, T, vocab]
+        let logits = fused::logits(&hidden, &model.head(fwd)?)?; // [B, T, vocab]
         let (ids, weight) = batch.target_ids()?; // [B, T]; weight is 0 where there is no target
         let index = ids.reshape((ids.dims()[0], ids.dims()[1], 1))?;
         let log_p = logits.log_softmax(2)?.gather(&index, 2)?;

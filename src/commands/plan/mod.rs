@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use tt_config::Composition;
 use tt_nn::ParamTree;
-use tt_tensor::{Device, MetaDevice, Precision, Seed};
+use tt_tensor::{Device, MetaDevice, Seed};
 use tt_trainers::{Footprint, Rehearsal, TrainerConfig};
 
 use crate::commands::Invocation;
@@ -120,7 +120,7 @@ fn rehearse(
         optimizers,
         config: trainer_config,
         recompute: recompute.filter(|_| with_remat),
-        precision: Precision::F32,
+        precision: config.precision.into(),
         sequence_length: config.data.sequence_length,
     };
     rehearsal.run().map_err(Failure::run)

@@ -9,8 +9,8 @@ use tt_engine::{Limits, Sampler, Sampling, generate};
 use tt_models::{Architecture, Decoder, Model, ModelConfig};
 use tt_nn::{Forward, ParamSpec, ParamTree};
 use tt_optimizers::{AdamW, AdamWConfig, CosineOptions, Optimizers, SchedulePlan, Shape};
-use tt_tensor::{Device, Parameter, Seed};
-use tt_testkit::{Case, CurvePoint, Golden, relative_l2};
+use tt_tensor::{Device, Parameter, Precision, Seed};
+use tt_testkit::{Case, CurvePoint, Golden, Tensors, relative_l2};
 use tt_trainers::{DeviceBatch, LMTrainer, Trainer, Training, load_adapter, load_params};
 
 use crate::batches::{at, flat, l2, micro_batches, scalar};
@@ -23,6 +23,9 @@ pub struct Check {
     pub model: Arc<dyn Model>,
     pub adapter: Option<Adapter>,
     pub device: Device,
+    pub precision: Precision,
+    /// Ends the names of the files that values are compared with.
+    reference: &'static str,
 }
 
 /// An adapter that is trained on the case's model, which is frozen.
@@ -53,7 +56,22 @@ impl Check {
             golden,
             case,
             device,
+            precision: Precision::F32,
+            reference: "",
         }
+    }
+
+    /// Computes in `precision` and compares with the float32 values.
+    pub fn with_precision(self, precision: Precision) -> Self {
+        Self {
+            precision,
+            reference: "_f32",
+            ..self
+        }
+    }
+
+    fn reference(&self, name: &str) -> Tensors {
+        self.golden.tensors(&format!("{name}{}", self.reference))
     }
 
     /// Trains the adapter in a folder of peft's layout.
@@ -140,6 +158,7 @@ impl Check {
         let seed = Seed::new(0);
         let mut training = Training::new(self.model.clone(), params, optimizers, seed, self.device);
         training.clipping.max_norm = Some(hyper.max_grad_norm);
+        training.precision = self.precision;
         training
     }
 
@@ -168,14 +187,13 @@ impl Check {
 
     /// The logits of `params` are those that the case has under `name`.
     pub fn logits_of(&self, params: &ParamTree, name: &str) {
-        let expected = self.golden.tensors("expected")[name].flatten_all().unwrap();
-        let expected = expected.to_vec1::<f32>().unwrap();
-        let mut worst = 0f64;
+        let expected = flat(&self.reference("expected")[name]);
+        let (mut worst, mut ours, mut theirs) = (0f64, Vec::new(), Vec::new());
         let vocab = self.model.vocab_size();
         let mut rows = expected.chunks(vocab);
         for batch in micro_batches(&self.golden.tensors("inputs")) {
             let on_device = DeviceBatch::upload(&batch, self.device).unwrap();
-            let fwd = Forward::inference(params);
+            let fwd = Forward::inference(params).with_precision(self.precision);
             let logits = self.model.logits(&fwd, &on_device.input).unwrap();
             let logits = logits.to_vec::<f32>().unwrap();
             for (row, segment) in logits.chunks(vocab).zip(&batch.segment_ids) {
@@ -185,15 +203,24 @@ impl Check {
                     for (a, b) in row.iter().zip(expected) {
                         worst = worst.max(f64::from((a - b).abs()));
                     }
+                    ours.extend_from_slice(row);
+                    theirs.extend_from_slice(expected);
                 }
             }
         }
         assert!(rows.next().is_none());
-        let allowed = self.case.tolerances.logits_max_abs;
-        assert!(
-            worst <= allowed,
-            "logits differ by {worst:.2e}, allowed {allowed:.2e}"
-        );
+        let tolerances = &self.case.tolerances;
+        for (error, allowed) in [
+            (worst, tolerances.logits_max_abs),
+            (relative_l2(&ours, &theirs), tolerances.logits_rel_l2_to_f32),
+        ] {
+            if let Some(allowed) = allowed {
+                assert!(
+                    error <= allowed,
+                    "logits differ by {error:.2e}, allowed {allowed:.2e}"
+                );
+            }
+        }
     }
 
     /// Outside training the loss is the plain cross-entropy, which cases with another loss give beside it.
@@ -224,14 +251,14 @@ impl Check {
                 trainer.loss(fwd, model, batch)
             })
             .unwrap();
-        let expected = self.golden.tensors("expected");
+        let expected = self.reference("expected");
         let weight = totals.weight.to_scalar::<f32>().unwrap();
         let loss = totals.loss.to_scalar::<f32>().unwrap() / weight;
         let targets: usize = batches.iter().map(|batch| batch.num_targets).sum();
         assert_eq!(weight, targets as f32);
         assert_close("loss", loss, scalar(&expected["loss"]), tolerances.loss_rel);
 
-        let reference = self.golden.tensors("grads");
+        let reference = self.reference("grads");
         let grad_norm = f64::from(scalar(&expected["grad_norm"]));
         let mut squares = 0.0;
         let mut seen = 0;
@@ -286,6 +313,9 @@ impl Check {
             let rel = tolerances.curve_grad_norm_rel;
             assert_close(&of_step("grad_norm"), numbers.grad_norm, norm, rel);
         }
+        let Some(default) = tolerances.update_rel_l2_default else {
+            return;
+        };
         let (before, after) = match &self.adapter {
             Some(adapter) => (&adapter.weights, "adapter_after/adapter_model"),
             None => (&self.weights, "params_after"),
@@ -304,7 +334,7 @@ impl Check {
             let ours = moved(&parameter.value().to_vec::<f32>().unwrap());
             let reference = moved(&flat(&after[&path]));
             let rel = tolerances.update_rel_l2_exceptions.get(&path);
-            let rel = *rel.unwrap_or(&tolerances.update_rel_l2_default);
+            let rel = *rel.unwrap_or(&default);
             let error = relative_l2(&ours, &reference);
             assert!(
                 error <= rel,

@@ -8,6 +8,7 @@ mod lora;
 
 use check::Check;
 use tt_models::{Architecture, LlamaConfig, Qwen2Config, Qwen3Config};
+use tt_tensor::Precision;
 use tt_testkit::devices;
 
 #[test]
@@ -66,6 +67,34 @@ fn golden_llama_linear_rope() {
 #[test]
 fn golden_qwen3() {
     check::<Qwen3Config>("qwen3");
+}
+
+/// Judged by the distance to the float32 values, of which the case allows three times what torch's autocast has.
+#[test]
+fn golden_bf16() {
+    for device in devices() {
+        let check = Check::open::<Qwen2Config>("bf16", device);
+        check.with_precision(Precision::Bf16).all();
+    }
+}
+
+/// With three more bits of mantissa than bf16, f16 stays within an eighth of its bounds. The curve is that of bf16,
+/// whose own distance its bounds allow for.
+#[test]
+fn golden_bf16_in_fp16() {
+    for device in devices() {
+        let mut check = Check::open::<Qwen2Config>("bf16", device).with_precision(Precision::F16);
+        let tolerances = &mut check.case.tolerances;
+        for bound in [
+            &mut tolerances.loss_rel,
+            &mut tolerances.grad_norm_rel,
+            &mut tolerances.grad_rel_l2_default,
+        ] {
+            *bound /= 8.0;
+        }
+        tolerances.logits_rel_l2_to_f32 = tolerances.logits_rel_l2_to_f32.map(|rel| rel / 8.0);
+        check.all();
+    }
 }
 
 /// All that the case gives, on every device.

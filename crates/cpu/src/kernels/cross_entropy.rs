@@ -2,27 +2,35 @@
 //!
 //! Formula: [`CrossEntropyParams`]; with `p = softmax(z)`, smoothing `s` and z-loss `w` the gradient of a valid row is
 //! `dz[c] = p[c] (1 + 2 w lse) - s / V - (1 - s) [c = label]`.
-//! Layouts: `hidden` `[rows, D]`, `weight` `[V, D]`, `labels` `[rows]`, all dense.
+//! Layouts: `hidden` `[rows, D]`, `weight` `[V, D]`, `labels` `[rows]`, all dense. The type of `hidden` is that of the
+//! products: weights, and gradients of logits, are rounded to it while they are packed.
 //!
 //! A chunk of rows `R` goes through three phases, its logits held transposed, `[V, R]`: so all three products read their
 //! operands in place, and max and sum run along lanes without a horizontal step.
 //! 1. per block of the vocabulary: `logits = weight . hidden^T`, and each row's max and sum of exponentials in the block;
 //!    then, over the blocks in order, each row's `lse` and loss;
 //! 2. per block: logits become their gradients, `dweight += dlogits . hidden`;
-//! 3. per tile: `dhidden = dlogits^T . weight`.
+//! 3. per tile: `dhidden = dlogits^T . weight`, summed over parts of the vocabulary.
 //!
 //! Scratch: the logits of a chunk, up to 8 Mi (fewer than 128 rows only if the vocabulary exceeds 64 Ki).
-//! Numeric notes: f32 with the max subtracted; the sum of losses in f64. Blocks and chunks depend on the shape alone.
+//! Numeric notes: logits are f32, the max subtracted; the sum of losses in f64. Blocks and chunks depend on the shape alone.
 //! Reference: [`crate::reference::linear_cross_entropy`].
 
-use super::matmul::{Matrix, Target, copy, gemm, narrow_cols};
+use candle_core::DType;
+
+use super::matmul::{
+    Matrix, Target, multiply, multiply_len, narrow_cols, pack, pack_len, pack_rows_len, store,
+};
+use crate::element::Element;
 use crate::par::{self, Shared};
-use crate::pool::{Scratch, scratch};
+use crate::pool::{Scratch, carve, scratch};
 use crate::simd::{self, LANES, vectorize};
 use crate::{CrossEntropyParams, Write};
 
 /// Rows of the head that one task takes.
 const BLOCK: usize = 128;
+/// Rows of the head that one product with gradients of logits takes.
+const PART: usize = 1024;
 /// Most logits held at once.
 const MAX_LOGITS: usize = 8 << 20;
 
@@ -34,13 +42,13 @@ fn chunk_rows(rows: usize, vocab: usize) -> usize {
 }
 
 /// Returns (summed loss, valid rows, summed `lse^2`).
-pub(crate) fn linear(
+pub(crate) fn linear<T: Element, W: Element>(
     params: &CrossEntropyParams,
-    hidden: &[f32],
-    weight: &[f32],
+    hidden: &[T],
+    weight: &[W],
     labels: &[i64],
     dim: usize,
-    mut dhidden: Option<&mut [f32]>,
+    mut dhidden: Option<&mut [T]>,
     mut dweight: Option<&mut [f32]>,
 ) -> [f32; 3] {
     if let Some(dweight) = &mut dweight {
@@ -80,8 +88,10 @@ fn blocks(vocab: usize) -> usize {
     vocab.div_ceil(BLOCK)
 }
 
-/// What [`linear`] takes from the pool: elements of the buffers held at once, at each moment that may be the greatest.
+/// What [`linear`] takes from the pool for operands of these types: elements of the buffers held at once, at each moment
+/// that may be the greatest.
 pub(crate) fn linear_scratch(
+    [hidden, weight]: [DType; 2],
     rows: usize,
     vocab: usize,
     dim: usize,
@@ -92,20 +102,73 @@ pub(crate) fn linear_scratch(
     }
     let most = chunk_rows(rows, vocab);
     let last = (rows - 1) % most + 1;
-    let chunks = [most.min(rows), last].map(|rows| rows.next_multiple_of(LANES));
-    let moments = chunks.map(|padded| {
-        let (logits, stats) = (vocab * padded, blocks(vocab) * 3 * padded);
-        let factors = backward.then_some(2 * padded);
-        let later = [logits, stats, padded].into_iter().chain(factors);
-        [vec![dim * padded, logits, stats], later.collect()]
+    let moments = [most.min(rows), last].map(|rows| {
+        let padded = rows.next_multiple_of(LANES);
+        let (blocks, work) = (blocks(vocab), par::product_work(&[rows, vocab, dim]));
+        let with = |tasks, len| par::scratch_len(tasks, work, len);
+        let (logits, stats) = (vocab * padded, blocks * 3 * padded);
+        let product = multiply_len(hidden, weight, DType::F32, (BLOCK, dim, padded));
+        let packed = pack_len(hidden, dim, rows);
+        let first = vec![packed, logits, stats, with(blocks, product)];
+        if !backward {
+            return [first, Vec::new(), Vec::new()];
+        }
+        let held = [logits, stats, padded];
+        let packed = pack_rows_len(hidden, hidden, rows, dim);
+        let product = multiply_len(hidden, DType::F32, DType::F32, (BLOCK, rows, dim));
+        let second = [2 * padded, packed, with(blocks, product)];
+        let tiles = Tiles::new(rows, dim);
+        let third = [with(tiles.count(), tiles.scratch_len(hidden))];
+        [
+            first,
+            [&held[..], &second].concat(),
+            [&held[..], &third].concat(),
+        ]
     });
     moments.into_iter().flatten().collect()
 }
 
-struct Chunk<'a> {
+/// How the gradient of a chunk of hidden states is cut.
+struct Tiles {
+    rows: usize,
+    cols: usize,
+    along_rows: usize,
+    along_cols: usize,
+}
+
+impl Tiles {
+    fn new(rows: usize, dim: usize) -> Self {
+        // gemm reads the transposed gradients in place in narrow tiles only.
+        let cols = narrow_cols();
+        let (rows, along_rows) = par::cut(rows, 96, 4);
+        Self {
+            rows,
+            cols,
+            along_rows,
+            along_cols: dim.div_ceil(cols),
+        }
+    }
+
+    fn count(&self) -> usize {
+        self.along_rows * self.along_cols
+    }
+
+    /// Scratch of a tile: its sums, its part of the head, and that of the product.
+    fn scratch_len(&self, hidden: DType) -> usize {
+        let shape = (self.rows, PART, self.cols);
+        let product = multiply_len(hidden, DType::F32, DType::F32, shape);
+        self.rows * self.cols + self.pack_len(hidden) + product
+    }
+
+    fn pack_len(&self, hidden: DType) -> usize {
+        pack_len(hidden, PART, self.cols)
+    }
+}
+
+struct Chunk<'a, T, W> {
     params: &'a CrossEntropyParams,
-    hidden: &'a [f32],
-    weight: &'a [f32],
+    hidden: &'a [T],
+    weight: &'a [W],
     labels: &'a [i64],
     dim: usize,
     vocab: usize,
@@ -113,7 +176,7 @@ struct Chunk<'a> {
     padded: usize,
 }
 
-impl Chunk<'_> {
+impl<T: Element, W: Element> Chunk<'_, T, W> {
     fn work(&self) -> usize {
         par::product_work(&[self.labels.len(), self.vocab, self.dim])
     }
@@ -125,51 +188,38 @@ impl Chunk<'_> {
     /// Phase 1: logits `[V, padded]` and, per block, rows of (max, sum of exponentials, sum) `[blocks, 3, padded]`.
     fn logits(&self) -> (Scratch, Scratch) {
         let &Self { dim, padded, .. } = self;
-        let mut hidden_t = scratch(dim * padded);
-        let transposed = Matrix {
-            data: self.hidden,
-            row_stride: 1,
-            col_stride: dim,
-        };
-        copy(transposed, dim, self.labels.len(), &mut hidden_t, padded);
-        let hidden_t = Matrix {
-            data: &hidden_t,
-            row_stride: padded,
-            col_stride: 1,
-        };
+        let rows = self.labels.len();
+        let mut packed = scratch(pack_len(T::DTYPE, dim, rows));
+        let hidden_t = Matrix::rows(self.hidden, dim).t();
+        let hidden_t = pack::<T, T>(hidden_t, dim, rows, &mut packed);
         let mut logits = scratch(self.vocab * padded);
         let mut stats = scratch(blocks(self.vocab) * 3 * padded);
         let (shared_logits, shared_stats) = (Shared::new(&mut logits), Shared::new(&mut stats));
-        par::for_each(blocks(self.vocab), self.work(), |block| {
-            let range = self.block(block);
-            let weight = &self.weight[range.start * dim..range.end * dim];
-            let weight = Matrix {
-                data: weight,
-                row_stride: dim,
-                col_stride: 1,
-            };
-            let at = range.start * padded;
-            let to = Target {
-                out: shared_logits,
-                at,
-                row_stride: padded,
-            };
-            // SAFETY: blocks have logits and statistics of their own.
-            let (logits, stats) = unsafe {
-                gemm(
-                    (range.len(), dim, padded),
-                    weight,
-                    hidden_t,
-                    to,
-                    Write::Assign,
-                );
-                (
-                    shared_logits.slice(at, range.len() * padded),
-                    shared_stats.slice(block * 3 * padded, 3 * padded),
-                )
-            };
-            block_statistics(logits, stats, padded);
-        });
+        let product_len = multiply_len(T::DTYPE, W::DTYPE, DType::F32, (BLOCK, dim, padded));
+        par::for_each_with(
+            blocks(self.vocab),
+            self.work(),
+            product_len,
+            &|block, product| {
+                let range = self.block(block);
+                let weight = Matrix::rows(&self.weight[range.start * dim..range.end * dim], dim);
+                let at = range.start * padded;
+                let shape = (range.len(), dim, padded);
+                // SAFETY: blocks have logits and statistics of their own.
+                let (logits, stats) = unsafe {
+                    (
+                        shared_logits.slice(at, range.len() * padded),
+                        shared_stats.slice(block * 3 * padded, 3 * padded),
+                    )
+                };
+                let to = Target::rows(logits, padded);
+                // SAFETY: `logits` is borrowed exclusively.
+                unsafe {
+                    multiply::<T, W, f32>(shape, weight, hidden_t, to, Write::Assign, product);
+                }
+                block_statistics(logits, stats, padded);
+            },
+        );
         (logits, stats)
     }
 
@@ -225,72 +275,80 @@ impl Chunk<'_> {
             }
         }
         let (probability, target) = (&*probability, &*target);
-        let hidden = Matrix {
-            data: self.hidden,
-            row_stride: dim,
-            col_stride: 1,
-        };
+        let rows = self.labels.len();
+        let asked = dweight.is_some();
+        let mut packed = scratch(if asked {
+            pack_rows_len(T::DTYPE, T::DTYPE, rows, dim)
+        } else {
+            0
+        });
+        let hidden =
+            asked.then(|| pack::<T, T>(Matrix::rows(self.hidden, dim), rows, dim, &mut packed));
+        let product_len = multiply_len(T::DTYPE, DType::F32, DType::F32, (BLOCK, rows, dim));
         let shared_logits = Shared::new(logits);
         let shared_dweight = dweight.map(Shared::new);
-        par::for_each(blocks(self.vocab), self.work(), |block| {
-            let range = self.block(block);
-            // SAFETY: blocks have logits of their own.
-            let logits = unsafe { shared_logits.slice(range.start * padded, range.len() * padded) };
-            block_gradients(logits, lse, probability, target);
-            for (r, &label) in self.labels.iter().enumerate() {
-                let label = label as usize; // ignored rows: checked next
-                if range.contains(&label) && self.labels[r] != params.ignore_index {
-                    logits[(label - range.start) * padded + r] -= 1.0 - params.label_smoothing;
+        par::for_each_with(
+            blocks(self.vocab),
+            self.work(),
+            product_len,
+            &|block, product| {
+                let range = self.block(block);
+                // SAFETY: blocks have logits of their own.
+                let logits =
+                    unsafe { shared_logits.slice(range.start * padded, range.len() * padded) };
+                block_gradients(logits, lse, probability, target);
+                for (r, &label) in self.labels.iter().enumerate() {
+                    let label = label as usize; // ignored rows: checked next
+                    if range.contains(&label) && self.labels[r] != params.ignore_index {
+                        logits[(label - range.start) * padded + r] -= 1.0 - params.label_smoothing;
+                    }
                 }
-            }
-            if let Some(out) = shared_dweight {
-                let dlogits = Matrix {
-                    data: logits,
-                    row_stride: padded,
-                    col_stride: 1,
-                };
-                let to = Target {
-                    out,
-                    at: range.start * dim,
-                    row_stride: dim,
-                };
-                let shape = (range.len(), self.labels.len(), dim);
-                // SAFETY: blocks have rows of the head of their own.
-                unsafe { gemm(shape, dlogits, hidden, to, Write::Accumulate) };
-            }
-        });
+                if let (Some(out), Some(hidden)) = (shared_dweight, hidden) {
+                    let to = Target {
+                        out,
+                        at: range.start * dim,
+                        row_stride: dim,
+                    };
+                    let (shape, dlogits) =
+                        ((range.len(), rows, dim), Matrix::rows(&*logits, padded));
+                    let add = Write::Accumulate;
+                    // SAFETY: blocks have rows of the head of their own.
+                    unsafe { multiply::<T, f32, f32>(shape, dlogits, hidden, to, add, product) };
+                }
+            },
+        );
     }
 
     /// Phase 3.
-    fn hidden_backward(&self, dlogits: &[f32], dhidden: &mut [f32]) {
+    fn hidden_backward(&self, dlogits: &[f32], dhidden: &mut [T]) {
         let &Self {
             dim, padded, vocab, ..
         } = self;
         let rows = self.labels.len();
-        // gemm reads the transposed gradients in place in narrow tiles only.
-        let tile_cols = narrow_cols();
-        let (tile_rows, row_tiles) = par::cut(rows, 96, 4);
-        let out = Shared::new(dhidden);
-        par::for_each(row_tiles * dim.div_ceil(tile_cols), self.work(), |tile| {
-            let (row, col) = (tile % row_tiles * tile_rows, tile / row_tiles * tile_cols);
-            let (rows, cols) = (tile_rows.min(rows - row), tile_cols.min(dim - col));
-            let dlogits = Matrix {
-                data: &dlogits[row..],
-                row_stride: 1,
-                col_stride: padded,
-            };
-            let weight = Matrix {
-                data: &self.weight[col..],
-                row_stride: dim,
-                col_stride: 1,
-            };
-            let to = Target {
-                out,
-                at: row * dim + col,
-                row_stride: dim,
-            };
-            // SAFETY: tiles are disjoint.
-            unsafe { gemm((rows, vocab, cols), dlogits, weight, to, Write::Assign) };
+        let (tiles, out) = (Tiles::new(rows, dim), Shared::new(dhidden));
+        let len = tiles.scratch_len(T::DTYPE);
+        par::for_each_with(tiles.count(), self.work(), len, &|tile, mut scratch| {
+            let row = tile % tiles.along_rows * tiles.rows;
+            let col = tile / tiles.along_rows * tiles.cols;
+            let (rows, cols) = (tiles.rows.min(rows - row), tiles.cols.min(dim - col));
+            let sums = carve(&mut scratch, rows * cols);
+            let packed = carve(&mut scratch, tiles.pack_len(T::DTYPE));
+            sums.fill(0.0);
+            for first in (0..vocab).step_by(PART) {
+                let part = PART.min(vocab - first);
+                let dlogits = Matrix::rows(dlogits, padded).from(first, row).t();
+                let weight = Matrix::rows(self.weight, dim).from(first, col);
+                let weight = pack::<T, W>(weight, part, cols, packed);
+                let to = Target::rows(sums, cols);
+                let (shape, add) = ((rows, part, cols), Write::Accumulate);
+                // SAFETY: the sums are this task's own.
+                unsafe { multiply::<T, f32, f32>(shape, dlogits, weight, to, add, scratch) };
+            }
+            for (r, sums) in sums.chunks_exact(cols).enumerate() {
+                // SAFETY: tiles are disjoint.
+                let out = unsafe { out.slice((row + r) * dim + col, cols) };
+                store(sums, out, Write::Assign);
+            }
         });
     }
 }

@@ -1,70 +1,85 @@
-//! Fill, sum, scaled sum, scaling, row broadcast.
+//! Fill, cast, sum, scaled sum, scaling, row broadcast.
 //!
-//! Layouts: dense f32. Each element is one rounding of the exact result (`axpy` uses a fused multiply-add).
+//! Layouts: dense f32, bf16 or f16, in any mix. Each element is one rounding of the exact result of widened
+//! operands (`axpy` uses a fused multiply-add), or one of f32 and one of the output's type.
 //! Bound by memory: one task per 16 Ki elements, nothing else to gain.
 
+use crate::element::Element;
 use crate::par::{self, Shared};
 use crate::simd::vectorize;
 
-pub(crate) fn fill(out: &mut [f32], value: f32) {
-    par::elementwise(out, |out, _| out.fill(value));
+pub(crate) fn fill<T: Element>(out: &mut [T], value: f32) {
+    par::elementwise(out, |out, _| out.fill(T::round(value)));
+}
+
+/// `out = x`.
+pub(crate) fn cast<X: Element, O: Element>(x: &[X], out: &mut [O]) {
+    par::elementwise(out, |out, first| cast_piece(&x[first..][..out.len()], out));
 }
 
 /// `out = a + b`.
-pub(crate) fn add(a: &[f32], b: &[f32], out: &mut [f32]) {
+pub(crate) fn add<A: Element, B: Element, O: Element>(a: &[A], b: &[B], out: &mut [O]) {
     par::elementwise(out, |out, first| {
         add_piece(&a[first..][..out.len()], &b[first..][..out.len()], out);
     });
 }
 
 /// `out += alpha * x`.
-pub(crate) fn axpy(alpha: f32, x: &[f32], out: &mut [f32]) {
+pub(crate) fn axpy<X: Element, O: Element>(alpha: f32, x: &[X], out: &mut [O]) {
     par::elementwise(out, |out, first| {
         axpy_piece(alpha, &x[first..][..out.len()], out)
     });
 }
 
 /// `out *= factor`.
-pub(crate) fn scale(out: &mut [f32], factor: f32) {
+pub(crate) fn scale<T: Element>(out: &mut [T], factor: f32) {
     par::elementwise(out, |out, _| scale_piece(out, factor));
 }
 
 /// Every row of `out` becomes `row`.
-pub(crate) fn broadcast_row(row: &[f32], out: &mut [f32]) {
+pub(crate) fn broadcast_row<X: Element, O: Element>(row: &[X], out: &mut [O]) {
     if row.is_empty() {
         return;
     }
     let (len, per_task) = (out.len(), row.len() * par::rows_per_task(row.len()));
     let out = Shared::new(out);
-    par::for_each(len.div_ceil(per_task), len, |task| {
+    par::for_each(len.div_ceil(per_task), len, &|task| {
         let first = task * per_task;
         // SAFETY: tasks have rows of their own.
         let out = unsafe { out.slice(first, per_task.min(len - first)) };
         out.chunks_exact_mut(row.len())
-            .for_each(|out| out.copy_from_slice(row));
+            .for_each(|out| cast_piece(row, out));
     });
 }
 
 vectorize! {
-    fn add_piece(a: &[f32], b: &[f32], out: &mut [f32]) {
-        for ((out, a), b) in out.iter_mut().zip(a).zip(b) {
-            *out = a + b;
-        }
-    }
-}
-
-vectorize! {
-    fn axpy_piece(alpha: f32, x: &[f32], out: &mut [f32]) {
+    pub(crate) fn cast_piece<X: Element, O: Element>(x: &[X], out: &mut [O]) {
         for (out, x) in out.iter_mut().zip(x) {
-            *out = alpha.mul_add(*x, *out);
+            *out = O::round(x.widen());
         }
     }
 }
 
 vectorize! {
-    pub(crate) fn scale_piece(out: &mut [f32], factor: f32) {
+    fn add_piece<A: Element, B: Element, O: Element>(a: &[A], b: &[B], out: &mut [O]) {
+        for ((out, a), b) in out.iter_mut().zip(a).zip(b) {
+            *out = O::round(a.widen() + b.widen());
+        }
+    }
+}
+
+vectorize! {
+    fn axpy_piece<X: Element, O: Element>(alpha: f32, x: &[X], out: &mut [O]) {
+        for (out, x) in out.iter_mut().zip(x) {
+            *out = O::round(alpha.mul_add(x.widen(), out.widen()));
+        }
+    }
+}
+
+vectorize! {
+    pub(crate) fn scale_piece<T: Element>(out: &mut [T], factor: f32) {
         for out in out {
-            *out *= factor;
+            *out = T::round(out.widen() * factor);
         }
     }
 }

@@ -1,26 +1,28 @@
 //! Embedding: `y[r] = weight[ids[r]]`; backward `dweight[ids[r]] += dy[r]`.
 //!
-//! Layouts: `weight`, `dweight` dense `[V, D]`; `y`, `dy` `[rows, D]`.
+//! Layouts: `weight`, `dweight` dense `[V, D]`; `y`, `dy` `[rows, D]`; all f32, but `weight` may be frozen in 16 bits.
 //! The backward pass gives each task a range of the vocabulary, so every row of `dweight` is summed by one task
 //! in the order of `r`, and rows without a token are not touched.
 //! Reference: [`crate::reference::embedding`].
 
+use super::elementwise::cast_piece;
+use crate::element::Element;
 use crate::par::{self, Shared};
 use crate::simd::vectorize;
 
-pub(crate) fn forward(weight: &[f32], ids: &[u32], dim: usize, y: &mut [f32]) {
+pub(crate) fn forward<W: Element>(weight: &[W], ids: &[u32], dim: usize, y: &mut [f32]) {
     if dim == 0 {
         return;
     }
     let per_task = par::rows_per_task(dim);
     let y = Shared::new(y);
-    par::for_each(ids.len().div_ceil(per_task), ids.len() * dim, |task| {
+    par::for_each(ids.len().div_ceil(per_task), ids.len() * dim, &|task| {
         let first = task * per_task;
         let ids = &ids[first..ids.len().min(first + per_task)];
         // SAFETY: tasks have rows of their own.
         let y = unsafe { y.slice(first * dim, ids.len() * dim) };
         for (y, id) in y.chunks_exact_mut(dim).zip(ids) {
-            y.copy_from_slice(&weight[*id as usize * dim..][..dim]);
+            cast_piece(&weight[*id as usize * dim..][..dim], y);
         }
     });
 }
@@ -30,7 +32,7 @@ pub(crate) fn backward(ids: &[u32], dy: &[f32], dim: usize, dweight: &mut [f32])
     // Every task reads all ids, hence few.
     let (per_piece, pieces) = par::cut(vocab, 64, 16);
     let shared = Shared::new(dweight);
-    par::for_each(pieces, dy.len(), |piece| {
+    par::for_each(pieces, dy.len(), &|piece| {
         let range = piece * per_piece..((piece + 1) * per_piece).min(vocab);
         for (dy, id) in dy.chunks_exact(dim).zip(ids) {
             let id = *id as usize;

@@ -11,6 +11,7 @@
 //!
 //! Source: Salmon, Moraes, Dror, Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3".
 
+use crate::element::Element;
 use crate::simd::vectorize;
 use crate::{RngKey, par};
 
@@ -83,7 +84,7 @@ fn normals(words: &[u32; GROUP]) -> [f32; GROUP] {
 }
 
 /// `y = x / (1 - p)` where the element's uniform number is at least `p`, else 0.
-pub(crate) fn dropout(x: &[f32], p: f32, rng: RngKey, y: &mut [f32]) {
+pub(crate) fn dropout<T: Element>(x: &[T], p: f32, rng: RngKey, y: &mut [T]) {
     par::elementwise(y, |y, first| {
         dropout_piece(&x[first..][..y.len()], p, rng, first, y)
     });
@@ -100,12 +101,12 @@ pub(crate) fn fill_uniform(out: &mut [f32], low: f32, high: f32, rng: RngKey) {
 // Pieces begin at an element `first` that is a multiple of GROUP.
 
 vectorize! {
-    fn dropout_piece(x: &[f32], p: f32, rng: RngKey, first: usize, y: &mut [f32]) {
+    fn dropout_piece<T: Element>(x: &[T], p: f32, rng: RngKey, first: usize, y: &mut [T]) {
         let scale = 1.0 / (1.0 - p);
         for (i, (y, x)) in y.chunks_mut(GROUP).zip(x.chunks(GROUP)).enumerate() {
             let words = words(rng, (first / GROUP + i) as u64);
             for ((y, x), word) in y.iter_mut().zip(x).zip(&words) {
-                *y = if unit(*word) >= p { x * scale } else { 0.0 };
+                *y = T::round(if unit(*word) >= p { x.widen() * scale } else { 0.0 });
             }
         }
     }

@@ -1,14 +1,15 @@
 //! Sums over rows and sums of squares.
 //!
-//! `sum_rows`: `out[c] (+)= sum_r x[r, c]`, x dense `[rows, cols]`, in f32: at most 64 blocks of rows, each
+//! `sum_rows`: `out[c] (+)= sum_r x[r, c]`, x dense `[rows, cols]` f32, bf16 or f16, summed in f32: at most 64 blocks of rows, each
 //! summed top to bottom, then the blocks in order.
 //! `sum_squares`: f64 throughout, at most 256 blocks of 16 lanes, combined in order.
 
+use crate::element::Element;
 use crate::pool::scratch;
 use crate::simd::{LANES, vectorize};
 use crate::{Write, par};
 
-pub(crate) fn sum_rows(x: &[f32], out: &mut [f32], write: Write) {
+pub(crate) fn sum_rows<T: Element>(x: &[T], out: &mut [f32], write: Write) {
     let cols = out.len();
     if cols == 0 {
         return;
@@ -17,7 +18,7 @@ pub(crate) fn sum_rows(x: &[f32], out: &mut [f32], write: Write) {
     let (rows_per_piece, pieces) = pieces_of(rows);
     let mut partials = scratch(sum_rows_scratch(rows, cols));
     let shared = par::Shared::new(&mut partials);
-    par::for_each(pieces, x.len(), |piece| {
+    par::for_each(pieces, x.len(), &|piece| {
         // SAFETY: each piece has a row of partial sums of its own.
         let sums = unsafe { shared.slice(piece * cols, cols) };
         sums.fill(0.0);
@@ -50,10 +51,10 @@ pub(crate) fn combine(partials: &[f32], out: &mut [f32], write: Write) {
 
 vectorize! {
     /// Adds every row of `rows` to `sums`, top to bottom.
-    fn add_rows(rows: &[f32], sums: &mut [f32]) {
+    fn add_rows<T: Element>(rows: &[T], sums: &mut [f32]) {
         for row in rows.chunks_exact(sums.len()) {
             for (sum, x) in sums.iter_mut().zip(row) {
-                *sum += x;
+                *sum += x.widen();
             }
         }
     }
@@ -64,7 +65,7 @@ pub(crate) fn sum_squares(x: &[f32]) -> f32 {
     let mut partials = [0.0f64; MAX_PIECES];
     let (per_piece, pieces) = par::cut(x.len(), 16 * 1024, MAX_PIECES);
     let shared = par::Shared::new(&mut partials);
-    par::for_each(pieces, x.len(), |piece| {
+    par::for_each(pieces, x.len(), &|piece| {
         let first = piece * per_piece;
         let x = &x[first..x.len().min(first + per_piece)];
         // SAFETY: each piece has a partial sum of its own.

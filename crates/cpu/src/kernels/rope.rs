@@ -3,21 +3,23 @@
 //! `y[i] = x[i] cos[i] - x[i + D/2] sin[i]`, `y[i + D/2] = x[i + D/2] cos[i] + x[i] sin[i]` for `i < D/2`, the tables read
 //! at the token's position; the inverse has `-sin`. The rotation is orthogonal, so the inverse is the gradient.
 //! Layouts: `x` `[B, T, H, D]` with contiguous last dim; `y` dense; tables `[P, D/2]`; `positions` `[B, T]`.
+//! Numeric notes: `x` and `y` f32, bf16 or f16, the tables and the arithmetic f32.
 //! Reference: [`crate::reference::rope`].
 //! Source: Su et al. 2021, arXiv:2104.09864, eq. 34, with the pairs of Hugging Face Llama.
 
 use crate::check::Heads;
+use crate::element::Element;
 use crate::par::{self, Shared};
 use crate::simd::vectorize;
 
-pub(crate) fn rotate(
-    x: Heads,
+pub(crate) fn rotate<T: Element>(
+    x: Heads<T>,
     [batch, tokens, heads, dim]: [usize; 4],
     cos: &[f32],
     sin: &[f32],
     positions: &[u32],
     inverse: bool,
-    y: &mut [f32],
+    y: &mut [T],
 ) {
     if heads * dim == 0 {
         return;
@@ -29,7 +31,7 @@ pub(crate) fn rotate(
     let per_task = par::rows_per_task(row_len);
     let sign = if inverse { -1.0 } else { 1.0 };
     let y = Shared::new(y);
-    par::for_each(rows.div_ceil(per_task), rows * row_len, |task| {
+    par::for_each(rows.div_ceil(per_task), rows * row_len, &|task| {
         let rows = task * per_task..((task + 1) * per_task).min(rows);
         for row in rows {
             let at = positions[row] as usize * half;
@@ -44,22 +46,22 @@ pub(crate) fn rotate(
 
 vectorize! {
     /// All heads of one token: `x` holds them `head_stride` apart, `y` dense.
-    fn rotate_heads(
-        x: &[f32],
+    fn rotate_heads<T: Element>(
+        x: &[T],
         head_stride: usize,
         cos: &[f32],
         sin: &[f32],
         sign: f32,
-        y: &mut [f32],
+        y: &mut [T],
     ) {
         let half = cos.len();
         for (head, y) in y.chunks_exact_mut(2 * half).enumerate() {
             let (x_low, x_high) = x[head * head_stride..][..2 * half].split_at(half);
             let (y_low, y_high) = y.split_at_mut(half);
             for i in 0..half {
-                let sin = sign * sin[i];
-                y_low[i] = x_low[i].mul_add(cos[i], -(x_high[i] * sin));
-                y_high[i] = x_high[i].mul_add(cos[i], x_low[i] * sin);
+                let (low, high, sin) = (x_low[i].widen(), x_high[i].widen(), sign * sin[i]);
+                y_low[i] = T::round(low.mul_add(cos[i], -(high * sin)));
+                y_high[i] = T::round(high.mul_add(cos[i], low * sin));
             }
         }
     }

@@ -1,7 +1,9 @@
 //! Operands, comparison and finite differences for the kernel tests.
 #![allow(dead_code)] // every test binary uses its own part
 
-use candle_core::{CpuStorage, Layout, Shape};
+use candle_core::backend::BackendStorage;
+use candle_core::{CpuStorage, DType, Layout, Shape};
+use half::{bf16, f16};
 use tt_cpu::View;
 
 /// Sizes around the kernels' vector, tile and block widths.
@@ -21,6 +23,19 @@ impl Operand {
         }
     }
 
+    /// Rounded to a float type.
+    pub fn of(dtype: DType, data: Vec<f32>, dims: impl Into<Shape>) -> Self {
+        Self {
+            storage: stored(dtype, data),
+            layout: Layout::contiguous(dims),
+        }
+    }
+
+    /// The elements of the storage.
+    pub fn wide(&self) -> Vec<f64> {
+        wide(&widened(&self.storage))
+    }
+
     pub fn u32(data: Vec<u32>, dims: impl Into<Shape>) -> Self {
         Self {
             storage: CpuStorage::U32(data),
@@ -38,6 +53,63 @@ impl Operand {
     pub fn view(&self) -> View<'_, CpuStorage> {
         (&self.storage, &self.layout)
     }
+}
+
+/// Numbers rounded to a float type.
+pub fn stored(dtype: DType, data: Vec<f32>) -> CpuStorage {
+    let data = data.into_iter();
+    match dtype {
+        DType::F32 => CpuStorage::F32(data.collect()),
+        DType::BF16 => CpuStorage::BF16(data.map(bf16::from_f32).collect()),
+        DType::F16 => CpuStorage::F16(data.map(f16::from_f32).collect()),
+        other => panic!("{other:?} is no float type of the kernels"),
+    }
+}
+
+/// The elements of a storage of any float type.
+pub fn widened(storage: &CpuStorage) -> Vec<f32> {
+    match storage {
+        CpuStorage::F32(data) => data.clone(),
+        CpuStorage::BF16(data) => data.iter().map(|x| x.to_f32()).collect(),
+        CpuStorage::F16(data) => data.iter().map(|x| x.to_f32()).collect(),
+        _ => panic!("a float storage"),
+    }
+}
+
+/// Half the distance between neighbouring numbers around 1, the largest relative error of rounding.
+pub fn unit_roundoff(dtype: DType) -> f64 {
+    match dtype {
+        DType::BF16 => 2f64.powi(-8),
+        DType::F16 => 2f64.powi(-11),
+        _ => 2f64.powi(-24),
+    }
+}
+
+/// Panics unless every element is the expected one rounded once, from a value that f32 arithmetic has got
+/// wrong by up to 2e-6 of the largest.
+pub fn assert_rounded(what: &str, got: &CpuStorage, want: &[f64]) {
+    let (u, got) = (unit_roundoff(got.dtype()), widened(got));
+    assert_eq!(got.len(), want.len(), "{what}: length");
+    let largest = want.iter().fold(0f64, |m, w| m.max(w.abs()));
+    for (i, (got, want)) in got.iter().zip(want).enumerate() {
+        let allowed = u * want.abs() + 2e-6 * largest;
+        let same = (*got as f64 - want).abs() <= allowed;
+        assert!(
+            same,
+            "{what}[{i}]: {got} instead of {want}, allowed {allowed:e}"
+        );
+    }
+}
+
+/// `||got - want|| / ||want||`.
+pub fn relative_l2(got: &CpuStorage, want: &[f64]) -> f64 {
+    let got = wide(&widened(got));
+    let difference: Vec<f64> = got.iter().zip(want).map(|(got, want)| got - want).collect();
+    (dot(&difference, &difference) / dot(want, want)).sqrt()
+}
+
+pub fn zeros_of(dtype: DType, len: usize) -> CpuStorage {
+    stored(dtype, vec![0.0; len])
 }
 
 pub fn zeros(len: usize) -> CpuStorage {

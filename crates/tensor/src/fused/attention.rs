@@ -1,6 +1,7 @@
 //! Scaled-dot-product attention: `softmax(q k^T * scale + mask) v`, the scores made block by block.
 //!
 //! Shapes: `q` `[B, Tq, H, D]`, `k` and `v` `[B, Tk, Hkv, D]`, `Hkv` dividing `H`; the result is `[B, Tq, H, D]`.
+//! All three are of one type, which is the result's; softmax and sums are f32.
 //! `segments` are ids of queries `[B, Tq]` and keys `[B, Tk]`, u32: a query sees keys of its own id only.
 //! The last query is aligned with the last key, so a KV cache needs no further offset.
 //! Source: Dao et al. 2022, arXiv:2205.14135 (blocks and the backward pass from the log-sum-exp).
@@ -33,6 +34,8 @@ pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, options: &Attention) -> Res
     let [_, keys, kv_heads, _] = k.dims_of(OP)?;
     expect_shape(OP, &k, &[batch, keys, kv_heads, head_dim])?;
     expect_shape(OP, &v, k.dims())?;
+    k.expect_dtype(OP, q.dtype)?;
+    v.expect_dtype(OP, q.dtype)?;
     if kv_heads == 0 || heads % kv_heads != 0 || (options.causal && keys < queries) {
         return Err(Error::shapes(OP, q.shape(), k.shape()));
     }

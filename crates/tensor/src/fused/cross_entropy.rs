@@ -1,7 +1,7 @@
 //! The language-model loss: a linear head and cross-entropy in one, in chunks of rows.
 //!
 //! Shapes: `hidden` `[.., D]`, `weight` `[V, D]`, `labels` i64 with `hidden`'s leading dims; -100 marks rows without loss.
-//! The whole logits are never held: while a chunk's logits are at hand, the gradients of the summed loss are
+//! Products are of `hidden`'s type, the logits f32. The whole logits are never held: while a chunk's logits are at hand, the gradients of the summed loss are
 //! computed too, so the backward pass only scales them.
 
 use candle_core::DType;

@@ -1,6 +1,6 @@
 //! Rows of a table by id: `y[..] = weight[ids[..]]`.
 //!
-//! Shapes: `weight` `[V, D]`, `ids` u32 of any shape, the result has `D` appended. Errors: an id that is not below `V`.
+//! Shapes: `weight` `[V, D]`, `ids` u32 of any shape, the result has `D` appended and is f32. Errors: an id that is not below `V`.
 //! The gradient is added to the table's in place, in the order of the ids.
 
 use candle_core::DType;

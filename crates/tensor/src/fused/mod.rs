@@ -1,5 +1,7 @@
 //! Fused operations: one kernel each, forward and backward, through [`tt_cpu::FusedOps`].
 //!
+//! Activations are f32, bf16 or f16 and keep their type, gradients too; arithmetic is f32, but products take their
+//! operands in the type of the activation. Weights are f32, or 16-bit where they are frozen; their gradients are f32.
 //! Each states its formula and shapes; the tests hold it against a composition of primitive operations.
 
 mod attention;
@@ -17,7 +19,7 @@ pub use attention::{Attention, attention};
 pub use cross_entropy::{CrossEntropy, linear_cross_entropy};
 pub use dropout::dropout;
 pub use embedding::embedding;
-pub use linear::linear;
+pub use linear::{linear, logits};
 pub use linear_onto::linear_onto;
 pub use norm::rms_norm;
 pub use rope::{rope, rope_tables};
@@ -28,30 +30,44 @@ use candle_core::DType;
 
 use crate::device::Output;
 use crate::error::{Error, Result};
+use crate::ops::is_float;
 use crate::tensor::Tensor;
 
-/// A contiguous f32 operand of a kernel.
+/// A contiguous operand of a kernel.
 fn dense(op: &'static str, tensor: &Tensor) -> Result<Tensor> {
+    expect_float(op, tensor)?;
+    tensor.contiguous()
+}
+
+/// The same, f32.
+fn dense_f32(op: &'static str, tensor: &Tensor) -> Result<Tensor> {
     tensor.expect_dtype(op, DType::F32)?;
     tensor.contiguous()
 }
 
+pub(crate) fn expect_float(op: &'static str, tensor: &Tensor) -> Result<()> {
+    if is_float(tensor.dtype) {
+        return Ok(());
+    }
+    tensor.expect_dtype(op, DType::F32)
+}
+
 /// An operand whose last dim is contiguous, as attention and RoPE take it.
 fn rows(op: &'static str, tensor: &Tensor) -> Result<Tensor> {
-    tensor.expect_dtype(op, DType::F32)?;
+    expect_float(op, tensor)?;
     match tensor.layout().stride().last() {
         Some(1) => Ok(tensor.clone()),
         _ => tensor.contiguous(),
     }
 }
 
-/// An f32 buffer of `like`'s size on its device.
+/// A buffer of `like`'s size and type on its device.
 fn alloc_like(like: &Tensor) -> Output {
-    like.device.alloc(DType::F32, like.elem_count())
+    like.device.alloc(like.dtype, like.elem_count())
 }
 
 fn finish(out: Output, like: &Tensor) -> Tensor {
-    Tensor::from_output(out, DType::F32, like.device, like.shape().clone())
+    Tensor::from_output(out, like.dtype, like.device, like.shape().clone())
 }
 
 fn expect_shape(op: &'static str, tensor: &Tensor, dims: &[usize]) -> Result<()> {

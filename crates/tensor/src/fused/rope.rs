@@ -10,7 +10,7 @@ use tt_cpu::FusedOps;
 
 use crate::device::{Device, common_device, on_device};
 use crate::error::{Error, Result};
-use crate::fused::{alloc_like, dense, expect_shape, finish, rows};
+use crate::fused::{alloc_like, dense_f32, expect_shape, finish, rows};
 use crate::tape::record;
 use crate::tensor::Tensor;
 
@@ -42,7 +42,7 @@ pub fn rope(x: &Tensor, cos: &Tensor, sin: &Tensor, positions: &Tensor) -> Resul
     }
     expect_shape("rope", positions, &[batch, length])?;
     positions.expect_dtype("rope", DType::U32)?;
-    let (cos, sin) = (dense("rope", cos)?, dense("rope", sin)?);
+    let (cos, sin) = (dense_f32("rope", cos)?, dense_f32("rope", sin)?);
     let positions = positions.contiguous()?;
     let y = rotate(&x, &cos, &sin, &positions, false)?;
     let (cos, sin, positions) = (cos.detach(), sin.detach(), positions.detach());

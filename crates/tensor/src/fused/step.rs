@@ -7,7 +7,7 @@ use tt_cpu::{FusedOps, UpdateRule};
 
 use crate::device::{Backend, Device, on_device};
 use crate::error::{Error, Result};
-use crate::fused::{dense, expect_shape};
+use crate::fused::{dense_f32, expect_shape};
 use crate::ops::owned;
 use crate::tensor::Tensor;
 
@@ -22,7 +22,7 @@ pub fn sum_squares(
     let mut out = device.alloc(DType::F32, count);
     on_device!(device, S, out.of::<S>()?.fill(count, 0.0)?);
     for (slot, tensor) in tensors.take(count).enumerate() {
-        let tensor = dense("sum_squares", &tensor)?;
+        let tensor = dense_f32("sum_squares", &tensor)?;
         on_device!(device, S, {
             S::sum_squares_into(tensor.read().view()?, out.of::<S>()?, slot)?
         });
@@ -80,7 +80,7 @@ pub fn optimizer_step(
     sums: Option<(&StepSums, usize)>,
 ) -> Result<()> {
     const OP: &str = "optimizer_step";
-    let grad = dense(OP, grad)?;
+    let grad = dense_f32(OP, grad)?;
     expect_shape(OP, &grad, param.dims())?;
     for state in states {
         expect_shape(OP, state, param.dims())?;
@@ -120,7 +120,7 @@ pub fn combine(a: Tensor, alpha: f64, x: Option<(f64, &Tensor)>, to_bf16: bool) 
     let x = match x {
         Some((beta, x)) => {
             expect_shape(OP, x, a.dims())?;
-            Some((beta as f32, dense(OP, x)?))
+            Some((beta as f32, dense_f32(OP, x)?))
         }
         None => None,
     };

@@ -12,6 +12,7 @@ pub fn swiglu(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
     let device = common_device("swiglu", &[gate.device, up.device])?;
     let (gate, up) = (dense("swiglu", gate)?, dense("swiglu", up)?);
     expect_shape("swiglu", &up, gate.dims())?;
+    up.expect_dtype("swiglu", gate.dtype)?;
     let mut y = alloc_like(&gate);
     on_device!(device, S, {
         let (gr, ur) = (gate.read(), up.read());

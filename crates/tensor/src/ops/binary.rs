@@ -10,6 +10,7 @@ use tt_cpu::FusedOps;
 
 use crate::device::{Output, common_device, on_device};
 use crate::error::{Error, Result};
+use crate::ops::is_float;
 use crate::tape::record;
 use crate::tensor::Tensor;
 
@@ -35,24 +36,50 @@ fn apply<B: BinaryOpT>(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 }
 
 impl Tensor {
+    /// The sum; of f32 and a 16-bit float it is f32.
     pub fn add(&self, rhs: &Tensor) -> Result<Tensor> {
-        let (a, b) = broadcast("add", self, rhs)?;
-        let dense = a.layout.is_contiguous() && b.layout.is_contiguous();
-        let out = if dense && a.dtype == DType::F32 {
-            // The residual stream: into a pooled buffer, with threads.
-            let mut out = a.device.alloc(DType::F32, a.elem_count());
-            let (x, y) = (a.read(), b.read());
-            on_device!(a.device, S, {
-                S::add_into(x.view()?, y.view()?, out.of::<S>()?)?
-            });
-            Tensor::from_output(out, a.dtype, a.device, a.shape().clone())
-        } else {
-            apply::<op::Add>(&a, &b)?
+        if self.shape() == rhs.shape() && self.dtype == DType::F32 {
+            return self.add_float(rhs);
+        }
+        let (a, b) = match (self.dtype, rhs.dtype) {
+            (DType::F32, DType::BF16 | DType::F16) => (self.clone(), rhs.to_dtype(DType::F32)?),
+            (DType::BF16 | DType::F16, DType::F32) => (self.to_dtype(DType::F32)?, rhs.clone()),
+            _ => (self.clone(), rhs.clone()),
         };
+        let (a, b) = broadcast("add", &a, &b)?;
+        if is_float(a.dtype) && a.layout.is_contiguous() && b.layout.is_contiguous() {
+            return a.add_float(&b);
+        }
+        let out = apply::<op::Add>(&a, &b)?;
         record("add", &[&a, &b], out, |g| {
             let grad = g.output();
             g.add(0, grad.clone())?;
             g.add(1, grad)
+        })
+    }
+
+    /// The residual stream and what joins it, of equal shapes: into a pooled buffer, with threads.
+    fn add_float(&self, rhs: &Tensor) -> Result<Tensor> {
+        common_device("add", &[self.device, rhs.device])?;
+        if !is_float(rhs.dtype) {
+            rhs.expect_dtype("add", self.dtype)?;
+        }
+        let (a, b) = (self.contiguous()?, rhs.contiguous()?);
+        let mut out = a.device.alloc(a.dtype, a.elem_count());
+        {
+            let (x, y) = (a.read(), b.read());
+            on_device!(a.device, S, {
+                S::add_into(x.view()?, y.view()?, out.of::<S>()?)?
+            });
+        }
+        let out = Tensor::from_output(out, a.dtype, a.device, a.shape().clone());
+        let of_rhs = b.dtype;
+        record("add", &[&a, &b], out, move |g| {
+            let grad = g.output();
+            if g.wanted(1) {
+                g.add(1, grad.to_dtype(of_rhs)?)?;
+            }
+            g.add(0, grad)
         })
     }
 
@@ -164,7 +191,7 @@ impl Tensor {
         let out = Tensor::from_output(out, a.dtype, a.device, a.shape().clone());
         record("where_cond", &[&a, &b], out, move |g| {
             let grad = g.output();
-            let zero = Tensor::zeros((), grad.device)?;
+            let zero = Tensor::zeros((), grad.device)?.to_dtype(grad.dtype)?;
             if g.wanted(0) {
                 g.add(0, condition.where_cond(&grad, &zero)?)?;
             }
@@ -182,7 +209,7 @@ fn pick(name: &'static str, a: &Tensor, b: &Tensor, out: Tensor, op: CmpOp) -> R
     record(name, &[a, b], out, move |g| {
         let grad = g.output();
         let left = x.compare(&y, op)?;
-        let zero = Tensor::zeros((), grad.device)?;
+        let zero = Tensor::zeros((), grad.device)?.to_dtype(grad.dtype)?;
         g.add(0, left.where_cond(&grad, &zero)?)?;
         g.add(1, left.where_cond(&zero, &grad)?)
     })

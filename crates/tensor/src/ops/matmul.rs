@@ -3,19 +3,19 @@
 //! Shapes: `a` is `[.., m, k]`, `b` is `[.., k, n]` with equal leading dims (expand to broadcast); the result
 //! is `[.., m, n]`. Gradients: `da = dc b^T`, `db = a^T dc`, accumulated in place.
 
-use candle_core::DType;
 use tt_cpu::{FusedOps, Write};
 
 use crate::device::{Backend, common_device, on_device};
 use crate::error::{Error, Result};
+use crate::fused::expect_float;
 use crate::tape::{Saved, record};
 use crate::tensor::Tensor;
 
 impl Tensor {
     pub fn matmul(&self, rhs: &Tensor) -> Result<Tensor> {
         common_device("matmul", &[self.device, rhs.device])?;
-        self.expect_dtype("matmul", DType::F32)?;
-        rhs.expect_dtype("matmul", DType::F32)?;
+        expect_float("matmul", self)?;
+        rhs.expect_dtype("matmul", self.dtype)?;
         let mismatch = || Error::shapes("matmul", self.shape(), rhs.shape());
         let rank = self.rank();
         if rank < 2 || rhs.rank() != rank {
@@ -28,12 +28,12 @@ impl Tensor {
         }
         let mut dims = batch.to_vec();
         dims.extend([m, n]);
-        let mut out = self.device.alloc(DType::F32, dims.iter().product());
+        let mut out = self.device.alloc(self.dtype, dims.iter().product());
         let (a, b) = (self.read(), rhs.read());
         on_device!(self.device, S, {
             S::matmul_into(a.view()?, b.view()?, out.of::<S>()?, Write::Assign)?
         });
-        let out = Tensor::from_output(out, DType::F32, self.device, dims);
+        let out = Tensor::from_output(out, self.dtype, self.device, dims);
         let (lhs_saved, rhs_saved) = (Saved::new(self), Saved::new(rhs));
         record("matmul", &[self, rhs], out, move |g| {
             let dc = g.output();

@@ -11,3 +11,4 @@ mod view;
 
 pub(crate) use binary::{add_in_place, owned};
 pub(crate) use matmul::product;
+pub(crate) use view::is_float;

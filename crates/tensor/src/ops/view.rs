@@ -4,6 +4,7 @@
 
 use candle_core::backend::BackendStorage;
 use candle_core::{DType, Layout, Shape};
+use tt_cpu::FusedOps;
 
 use crate::device::on_device;
 use crate::error::{Error, Result};
@@ -90,7 +91,7 @@ impl Tensor {
             for len in [before, size - before - len] {
                 let mut dims = whole.dims().to_vec();
                 dims[dim] = len;
-                parts.push(Tensor::zeros(dims, whole.device)?);
+                parts.push(Tensor::zeros(dims, whole.device)?.to_dtype(whole.dtype)?);
             }
             parts.insert(1, grad);
             g.add(0, Tensor::cat(&parts, dim)?)
@@ -166,11 +167,20 @@ impl Tensor {
         if self.dtype == dtype {
             return Ok(self.clone());
         }
-        let x = self.read();
-        let out = on_device!(self.device, S, {
-            let (storage, layout) = x.view::<S>()?;
-            crate::device::Output::from_backend(storage.to_dtype(layout, dtype)?)
-        });
+        let out = if is_float(self.dtype) && is_float(dtype) {
+            let source = self.contiguous()?;
+            let mut out = self.device.alloc(dtype, self.elem_count());
+            on_device!(self.device, S, {
+                S::cast_into(source.read().view()?, out.of::<S>()?)?
+            });
+            out
+        } else {
+            let x = self.read();
+            on_device!(self.device, S, {
+                let (storage, layout) = x.view::<S>()?;
+                crate::device::Output::from_backend(storage.to_dtype(layout, dtype)?)
+            })
+        };
         let out = Tensor::from_output(out, dtype, self.device, self.shape().clone());
         let before = self.dtype;
         record("to_dtype", &[self], out, move |g| {
@@ -178,4 +188,9 @@ impl Tensor {
             g.add(0, grad)
         })
     }
+}
+
+/// The types that our kernels cast between, into a pooled buffer, with threads.
+pub(crate) fn is_float(dtype: DType) -> bool {
+    matches!(dtype, DType::F32 | DType::BF16 | DType::F16)
 }

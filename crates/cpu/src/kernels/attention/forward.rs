@@ -4,25 +4,35 @@
 //! `m' = max(m, max s)`, `p = exp(s - m')`, `l' = l exp(m - m') + sum p`, `o' = o exp(m - m') + p . v`; at the end
 //! `out = o / l` and `lse = m + ln l`.
 
-use super::{KEYS, QUERIES, QueryBlock, Seen, Segments, mask, seen, times_keys, work};
+use candle_core::DType;
+
+use super::{
+    KEYS, QUERIES, QueryBlock, Seen, Segments, mask, seen, times_keys, times_keys_len, work,
+};
 use crate::check::Heads;
-use crate::kernels::matmul::{Matrix, Target, gemm};
+use crate::element::Element;
+use crate::kernels::elementwise::scale_piece;
+use crate::kernels::matmul::{
+    Matrix, Target, multiply, multiply_len, pack, pack_len, pack_rows_len,
+};
 use crate::par::{self, Shared};
+use crate::pool::carve;
 use crate::simd::{self, vectorize};
 use crate::{AttentionParams, Write};
 
-pub(crate) fn forward(
+pub(crate) fn forward<T: Element>(
     p: &AttentionParams,
-    q: Heads,
-    k: Heads,
-    v: Heads,
+    q: Heads<T>,
+    k: Heads<T>,
+    v: Heads<T>,
     segments: Segments,
-    out: &mut [f32],
+    out: &mut [T],
     lse: &mut [f32],
 ) {
     let blocks = QueryBlock::count(p);
     let (out, lse) = (Shared::new(out), Shared::new(lse));
-    par::for_each_with(tasks(p), work(p), scratch_per_thread(p), |task, scratch| {
+    let len = scratch_per_thread(T::DTYPE, p);
+    par::for_each_with(tasks(p), work(p), len, &|task, scratch| {
         let (index, head) = (task % blocks, task / blocks % p.heads);
         let block = QueryBlock::new(p, task / blocks / p.heads, index);
         one_block(p, q, k, v, segments, head, block, out, lse, scratch);
@@ -33,33 +43,49 @@ fn tasks(p: &AttentionParams) -> usize {
     p.batch * p.heads * QueryBlock::count(p)
 }
 
-fn scratch_per_thread(p: &AttentionParams) -> usize {
-    (2 * p.head_dim + KEYS) * QUERIES
+fn scratch_per_thread(dtype: DType, p: &AttentionParams) -> usize {
+    (p.head_dim + KEYS) * QUERIES
+        + pack_len(dtype, p.head_dim, QUERIES)
+        + pack_rows_len(dtype, DType::F32, KEYS, QUERIES)
+        + product_len(dtype, p.head_dim)
 }
 
-/// Elements of scratch that [`forward`] takes.
-pub(crate) fn forward_scratch(p: &AttentionParams) -> usize {
-    par::scratch_len(tasks(p), work(p), scratch_per_thread(p))
+/// Elements of scratch that [`forward`] takes for operands of this type.
+pub(crate) fn forward_scratch(dtype: DType, p: &AttentionParams) -> usize {
+    par::scratch_len(tasks(p), work(p), scratch_per_thread(dtype, p))
+}
+
+/// Scratch of the two products.
+fn product_len(dtype: DType, dim: usize) -> usize {
+    let values = multiply_len(dtype, dtype, DType::F32, (dim, KEYS, QUERIES));
+    times_keys_len(dtype, dim).max(values)
 }
 
 #[allow(clippy::too_many_arguments)]
-fn one_block(
+fn one_block<T: Element>(
     p: &AttentionParams,
-    q: Heads,
-    k: Heads,
-    v: Heads,
+    q: Heads<T>,
+    k: Heads<T>,
+    v: Heads<T>,
     segments: Segments,
     head: usize,
     block: QueryBlock,
-    out: Shared<f32>,
+    out: Shared<T>,
     lse: Shared<f32>,
-    scratch: &mut [f32],
+    mut scratch: &mut [f32],
 ) {
     let (dim, padded) = (p.head_dim, block.padded);
     let kv_head = head / (p.heads / p.kv_heads);
-    let (q_t, rest) = scratch.split_at_mut(dim * padded);
-    let (out_t, scores) = rest.split_at_mut(dim * padded); // [D, padded], [KEYS, padded]
-    block.transpose(q, head, dim, p.scale, q_t);
+    let out_t = carve(&mut scratch, dim * padded); // [D, padded]
+    let scores = carve(&mut scratch, KEYS * padded); // [KEYS, padded]
+    let product = carve(&mut scratch, product_len(T::DTYPE, dim));
+    let packed_probs = carve(
+        &mut scratch,
+        pack_rows_len(T::DTYPE, DType::F32, KEYS, padded),
+    );
+    let packed = carve(&mut scratch, pack_len(T::DTYPE, dim, block.rows));
+    let queries = q.rows(block.b, block.first, head);
+    let q_t = pack::<T, T>(queries.t(), dim, block.rows, packed);
     out_t.fill(0.0);
     let mut max = [f32::NEG_INFINITY; QUERIES];
     let mut sum = [0.0; QUERIES];
@@ -71,30 +97,20 @@ fn one_block(
             continue;
         }
         let scores = &mut scores[..keys.1 * padded];
-        times_keys(k, kv_head, dim, &block, keys, q_t, scores);
+        times_keys(k, kv_head, dim, &block, keys, q_t, scores, product);
+        scale_piece(scores, p.scale);
         if seen == Seen::Some {
             mask(p, segments, &block, keys, scores);
         }
         online_softmax(scores, max, sum, out_t);
         // out^T [D, padded] += v^T [D, keys] . p^T [keys, padded]
-        let values = v.from(block.b, keys.0, kv_head);
-        let values = Matrix {
-            data: values,
-            row_stride: 1,
-            col_stride: v.row_stride(),
-        };
-        let probs = Matrix {
-            data: scores,
-            row_stride: padded,
-            col_stride: 1,
-        };
-        let to = Target {
-            out: Shared::new(out_t),
-            at: 0,
-            row_stride: padded,
-        };
+        let values = v.rows(block.b, keys.0, kv_head).t();
+        let probs = Matrix::rows(&*scores, padded);
+        let probs = pack::<T, f32>(probs, keys.1, padded, packed_probs);
+        let to = Target::rows(out_t, padded);
+        let shape = (dim, keys.1, padded);
         // SAFETY: `out_t` is this task's own.
-        unsafe { gemm((dim, keys.1, padded), values, probs, to, Write::Accumulate) };
+        unsafe { multiply::<T, T, f32>(shape, values, probs, to, Write::Accumulate, product) };
     }
 
     let lse_at = (block.b * p.heads + head) * p.queries + block.first;
@@ -112,7 +128,7 @@ fn one_block(
         };
         let inv = if sees_none { 0.0 } else { 1.0 / sum[i] };
         for d in 0..dim {
-            out[d] = out_t[d * padded + i] * inv;
+            out[d] = T::round(out_t[d * padded + i] * inv);
         }
     }
 }

@@ -1,16 +1,17 @@
 //! Scaled-dot-product attention, block by block with an online softmax: scores are never held whole.
 //!
 //! Formula and masking: [`AttentionParams`]. Layouts: `q`, `k`, `v` `[B, T, heads, D]` views with contiguous last dim,
-//! read in place; `out`, `dout`, `dq`, `dk`, `dv` dense alike; `lse` `[B, H, Tq]`.
+//! all f32, bf16 or f16; `out`, `dout`, `dq`, `dk`, `dv` dense alike; `lse` `[B, H, Tq]`, f32.
 //!
 //! Scores are held transposed, `[keys, queries]` of one block: the products with keys and values then read their operands
 //! where they are, and maxima and sums run along lanes (one query each) without a horizontal step. Only the
-//! block's queries (and output gradients) are transposed, once. Blocks that a mask hides wholly are skipped, and blocks
+//! block's queries (and output gradients) are packed, once. Blocks that a mask hides wholly are skipped, and blocks
 //! that it leaves whole are not masked.
 //!
-//! Numeric notes: f32; the running maximum is subtracted before exp. The backward pass recomputes probabilities from
-//! `lse` and uses `delta = dout . out`. Fixed blocks, each output summed by one task in order.
-//! A head dim that is no multiple of 16 makes gemm allocate in the backward pass.
+//! Numeric notes: scores, softmax and sums are f32; the running maximum is subtracted before exp. With 16-bit operands
+//! probabilities and gradients of scores are rounded to their type for the products they enter. The backward pass
+//! recomputes probabilities from `lse` and uses `delta = dout . out`. Fixed blocks, each output summed by one
+//! task in order, and rounded once.
 //! Reference: [`crate::reference::attention`].
 //! Source: Milakov and Gimelshein 2018, arXiv:1805.02867 (online softmax); Dao 2023, arXiv:2307.08691 (blocks).
 
@@ -20,10 +21,12 @@ mod forward;
 pub(crate) use backward::{Saved, backward, backward_scratch};
 pub(crate) use forward::{forward, forward_scratch};
 
-use super::elementwise::scale_piece;
-use super::matmul::{Matrix, Target, copy, gemm};
+use candle_core::DType;
+
+use super::matmul::{Packed, Target, multiply, multiply_len};
 use crate::check::Heads;
-use crate::par::{Shared, product_work};
+use crate::element::Element;
+use crate::par::product_work;
 use crate::simd::{LANES, vectorize};
 use crate::{AttentionParams, Write};
 
@@ -83,20 +86,6 @@ impl QueryBlock {
         (start as usize / KEYS * KEYS..end as usize)
             .step_by(KEYS)
             .map(move |first| (first, KEYS.min(keys - first)))
-    }
-
-    /// Transposes this block of one head, times `factor`, to `[D, padded]` with zeros in the padding.
-    fn transpose(&self, x: Heads, head: usize, dim: usize, factor: f32, out: &mut [f32]) {
-        let data = x.from(self.b, self.first, head);
-        let transposed = Matrix {
-            data,
-            row_stride: 1,
-            col_stride: x.row_stride(),
-        };
-        copy(transposed, dim, self.rows, out, self.padded);
-        if factor != 1.0 {
-            scale_piece(&mut out[..dim * self.padded], factor);
-        }
     }
 }
 
@@ -160,33 +149,35 @@ fn block_segments<'a>(
 }
 
 /// `x` of the keys `[keys, D]` times a transposed block `[D, padded]`: a block of scores, or their gradients.
-fn times_keys(
-    x: Heads,
+#[allow(clippy::too_many_arguments)]
+fn times_keys<T: Element>(
+    x: Heads<T>,
     kv_head: usize,
     dim: usize,
     q: &QueryBlock,
     (first_key, keys): (usize, usize),
-    transposed: &[f32],
+    transposed: Packed,
     out: &mut [f32],
+    scratch: &mut [f32],
 ) {
-    let data = x.from(q.b, first_key, kv_head);
-    let x = Matrix {
-        data,
-        row_stride: x.row_stride(),
-        col_stride: 1,
-    };
-    let transposed = Matrix {
-        data: transposed,
-        row_stride: q.padded,
-        col_stride: 1,
-    };
-    let to = Target {
-        out: Shared::new(out),
-        at: 0,
-        row_stride: q.padded,
-    };
+    let x = x.rows(q.b, first_key, kv_head);
+    let to = Target::rows(out, q.padded);
     // SAFETY: `out` is borrowed exclusively.
-    unsafe { gemm((keys, dim, q.padded), x, transposed, to, Write::Assign) };
+    unsafe {
+        multiply::<T, T, f32>(
+            (keys, dim, q.padded),
+            x,
+            transposed,
+            to,
+            Write::Assign,
+            scratch,
+        )
+    };
+}
+
+/// Scratch of [`times_keys`].
+fn times_keys_len(dtype: DType, dim: usize) -> usize {
+    multiply_len(dtype, dtype, DType::F32, (KEYS, dim, QUERIES))
 }
 
 /// Sets the scores `[keys, padded]` that are not seen to minus infinity.
