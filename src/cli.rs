@@ -239,7 +239,7 @@ const FLAGS: &[Flag] = &[
         long: MEMORY,
         short: None,
         value: Some("SIZE"),
-        about: "With plan: what the run may take, such as 24GB [default: this machine's]",
+        about: "With plan: what there is, as 24GB [default: this machine's]",
         set: |args, value| {
             let bytes =
                 plan::parse_bytes(&value).ok_or(BadValue("a size such as 24GB or 512MiB"))?;

@@ -88,7 +88,7 @@ pub(crate) const TRAIN: Command = Command {
 /// What says before a run what it will take.
 pub(crate) const PLAN: Command = Command {
     name: "plan",
-    about: "Say what a run will take, without making it: memory, FLOPs, checkpoints",
+    about: "Say what a run will take: memory, FLOPs, checkpoints",
     work: Work::Composed {
         config_name: ROOT_CONFIG,
         run: plan::run,
