@@ -119,6 +119,23 @@ proptest! {
     }
 
     #[test]
+    fn a_row_is_read_again_from_where_it_says_it_begins(setting in setting()) {
+        let mut whole = setting.loader(Cursor::default(), 0).unwrap();
+        for _ in 0..10 {
+            let batch = whole.next_batch().unwrap().unwrap();
+            prop_assert_eq!(batch.starts.len(), setting.shape.rows);
+            for (row, &start) in batch.starts.iter().enumerate() {
+                let mut alone = setting.clone();
+                alone.shape.rows = 1;
+                let again = alone.loader(start, 0).unwrap().next_batch().unwrap().unwrap();
+                let range = row * batch.seq_len..(row + 1) * batch.seq_len;
+                prop_assert_eq!(&again.input_ids[..], &batch.input_ids[range.clone()]);
+                prop_assert_eq!(&again.segment_ids[..], &batch.segment_ids[range]);
+            }
+        }
+    }
+
+    #[test]
     fn batches_are_the_same_for_any_number_of_workers(setting in setting()) {
         let mut loaders: Vec<Loader> = [0, 1, 3]
             .map(|num_workers| setting.loader(Cursor::default(), num_workers).unwrap())

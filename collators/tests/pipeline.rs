@@ -142,3 +142,50 @@ fn the_packaged_configs_are_what_the_types_accept() {
         ("text", Some("a.txt"))
     );
 }
+
+#[test]
+fn a_row_knows_the_lines_that_its_documents_are_from() {
+    let dir = tempfile::tempdir().unwrap();
+    let text: String = (0..60).map(|i| format!("word{i} and more\n\n")).collect();
+    let path = dir.path().join("text.txt");
+    std::fs::write(&path, text).unwrap();
+    let mut config = DataConfig {
+        path: Some(path.display().to_string()),
+        sequence_length: 16,
+        num_val_blocks: 1,
+        ..DataConfig::default()
+    };
+    config.dataset.url = "text".to_owned();
+    config.tokenizer.vocab_size = 300;
+    let options = PipelineOptions {
+        num_epochs: Some(2),
+        ..options()
+    };
+    let data = Pipeline::open(&config, &options).unwrap();
+    let mut batches = data.train(None).unwrap();
+    let mut seen = 0;
+    while let Some(batch) = batches.next_batch().unwrap() {
+        let ends = batch.starts.iter().skip(1).chain([&batch.cursor]);
+        for ((row, &from), &to) in batch.starts.iter().enumerate().zip(ends) {
+            let range = row * batch.seq_len..(row + 1) * batch.seq_len;
+            let documents = data.documents(from, to).unwrap();
+            let segments = batch.segment_ids[range.clone()].iter().max();
+            assert_eq!(
+                documents.len(),
+                *segments.unwrap() as usize,
+                "{from} to {to}"
+            );
+            let text = data.tokenizer().decode(&batch.input_ids[range]).unwrap();
+            // All but the first and the last stand in the row from beginning to end.
+            let whole = documents.len().saturating_sub(1).max(1);
+            for document in &documents[1..whole] {
+                let at = document.to_string();
+                let line: usize = at.rsplit_once(':').unwrap().1.parse().unwrap();
+                let expected = format!("word{} and more", line / 2);
+                assert!(text.contains(&expected), "{expected} at {at} in {text}");
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen > 20, "{seen}");
+}
