@@ -30,7 +30,7 @@ defaults:
   - _self_
   - sharding: fsdp
   - remat: scan
-type: qwen2.Qwen2ForCausalLM
+type: llama.LlamaForCausalLM
 pretrained_url: null
 pretrained_step: null
 pretrained_strict: null
@@ -49,6 +49,7 @@ max_position_embeddings: 128
 rope_theta: 10000.0
 rms_norm_eps: 1.0e-05
 initializer_range: 0.02
+attention_bias: false
 attention_dropout: false
 attention_kernel: flash_attention
 pure_modules: []
@@ -67,9 +68,9 @@ model.layers.*: [[data, fsdp], null, null]
         "configs/model/remat/scan.yaml",
         "\
 activation_checkpoint_layers:
-  - Qwen2DecoderLayer
+  - LlamaDecoderLayer
 optimization_barrier_layers:
-  - Qwen2DecoderLayer
+  - LlamaDecoderLayer
 scan_layers: layers
 offload_tensors:
   - decoder_input

@@ -33,8 +33,14 @@ sys.exit('no ' + ', '.join(missing) if missing else 0)
 ";
 
 /// What must load: each with what a `config.json` can say of it beside sizes.
-const MODELS: [&[&str]; 4] = [
+const MODELS: [&[&str]; 5] = [
     &["+model=qwen2"],
+    &[
+        "+model=qwen2",
+        "model.use_sliding_window=true",
+        "model.sliding_window=8",
+        "model.max_window_layers=1",
+    ],
     &["+model=qwen3", "model.head_dim=24"],
     &[
         "+model=llama",
