@@ -46,9 +46,11 @@ impl fmt::Display for BadStep {
                 self.grad_norm, self.loss
             )?,
             Cause::NonFinite => write!(f, "the loss is {}", self.loss)?,
-            Cause::Overflow { scale } => {
-                write!(f, "a gradient overflows at a loss scale of {scale}")?
-            }
+            Cause::Overflow { scale } => write!(
+                f,
+                "a gradient overflows at a loss scale of {}",
+                f64::from(*scale)
+            )?,
             Cause::Spike(spike) => write!(f, "{spike}")?,
         }
         if self.skipped_before > 0 {

@@ -204,7 +204,7 @@ impl Run {
         scalars.extend(output.of_optimizers.clone());
         if let Some(scale) = loss_scale {
             let skipped = self.training.guard.skipped_steps() as i64;
-            scalars.insert("loss_scale".to_owned(), scale.into());
+            scalars.insert("loss_scale".to_owned(), f64::from(scale).into());
             scalars.insert("skipped_steps".to_owned(), skipped.into());
         }
         if matches!(output.verdict, Verdict::Skip(_) | Verdict::Stop(_)) {

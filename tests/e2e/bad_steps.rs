@@ -159,3 +159,78 @@ fn a_spike_is_skipped_and_a_kill_changes_nothing() {
         .prints("resuming");
     assert_eq!(killed.timeless_rows(), whole.timeless_rows());
 }
+
+#[test]
+fn fp16_backs_off_learns_as_f32_does_and_a_kill_changes_nothing() {
+    let place = Place::new();
+    let args = |more: &[&'static str]| {
+        let all = ["trainer.max_steps=40", "trainer.checkpoint_interval=7"];
+        all.into_iter()
+            .chain(more.iter().copied())
+            .collect::<Vec<_>>()
+    };
+    let val_loss = |folder: &str| {
+        let run = RunFolder(place.path().join(folder));
+        run.json("summary.json")["final_val_loss"]
+            .as_f64()
+            .expect("a loss")
+    };
+    place.run_nano(&args(&["hydra.run.dir=f32"])).with_code(0);
+    place
+        .run_nano(&args(&["precision=fp16", "hydra.run.dir=fp16"]))
+        .with_code(0);
+    let difference = (val_loss("fp16") / val_loss("f32") - 1.0).abs();
+    assert!(difference < 1e-3, "{difference}");
+
+    // A scale that nothing survives at first, and that grows back to where it overflows again.
+    let too_large = [
+        "precision=fp16",
+        "trainer.loss_scale.init_scale=1073741824",
+        "trainer.loss_scale.growth_interval=5",
+    ];
+    let whole = [&too_large[..], &["hydra.run.dir=whole"]].concat();
+    place
+        .run_nano(&args(&whole))
+        .with_code(0)
+        .prints("skipped step 1: a gradient overflows at a loss scale of 1073741824");
+    let whole = RunFolder(place.path().join("whole"));
+    let rows = whole.rows();
+    let steps: Vec<_> = rows.iter().filter(|row| row.get("lr").is_some()).collect();
+    let scale = |row: &Value| row["loss_scale"].as_f64().expect("a scale");
+    for pair in steps.windows(2) {
+        if pair[0]["skipped"] == 1 {
+            assert_eq!(scale(pair[1]), scale(pair[0]) / 2.0, "{pair:?}");
+        }
+        assert!(pair[1]["loss"].is_number(), "the loss itself is finite");
+    }
+    let skipped = steps.iter().filter(|row| row["skipped"] == 1).count();
+    assert!((6..30).contains(&skipped), "{skipped} steps skipped");
+    assert_eq!(steps[39]["skipped_steps"], skipped);
+    assert!(
+        !whole.join("bad_steps").exists(),
+        "nothing is bad about them"
+    );
+
+    let killed = [&too_large[..], &["hydra.run.dir=killed"]].concat();
+    let mut running = place.start_nano(&args(&killed));
+    let run = RunFolder(place.path().join("killed"));
+    running.wait_for_rows(&run, 17);
+    running.kill();
+    place
+        .run_nano(&args(&killed))
+        .with_code(0)
+        .prints("resuming");
+    assert_eq!(run.timeless_rows(), whole.timeless_rows());
+}
+
+#[test]
+fn every_precision_names_what_is_not_finite() {
+    for precision in ["precision=bf16", "precision=fp16"] {
+        let place = Place::new();
+        place
+            .run_nano(&diverging(&[precision]))
+            .with_code(1)
+            .complains("error: step 2: the loss is NaN")
+            .complains("it began in the forward pass, in the output of `model.");
+    }
+}
