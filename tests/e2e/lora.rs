@@ -284,6 +284,7 @@ fn an_adapter_on_135_m_parameters_takes_little_more_than_weights_and_activations
     for (options, most) in [
         (&[][..], 1_200_000_000),
         (&["model/remat=mlp"], 950_000_000),
+        (&["model.adapter.base_dtype=bf16"], 950_000_000),
     ] {
         let peak_bytes = peak_bytes(options);
         assert!(peak_bytes < most, "{options:?}: {peak_bytes} of {most}");
@@ -292,4 +293,53 @@ fn an_adapter_on_135_m_parameters_takes_little_more_than_weights_and_activations
             "the weights are there: {peak_bytes}"
         );
     }
+}
+#[test]
+fn a_base_in_bf16_gives_nearly_the_losses_of_f32_and_is_remembered() {
+    let place = place_with_base();
+    let last_loss = |name: &str, options: &[&str]| {
+        let dir = format!("hydra.run.dir={name}");
+        let args = [&[ON_BASE, dir.as_str()], options].concat();
+        place.run(&lora(&args)).with_code(0);
+        let rows = run_folder(&place, name).rows();
+        let mut losses = rows.iter().filter_map(|row| row["loss"].as_f64());
+        losses.next_back().expect("a loss")
+    };
+    let whole = last_loss("whole", &[]);
+    for (name, options) in [
+        ("base", &["model.adapter.base_dtype=bf16"][..]),
+        ("all", &["model.adapter.base_dtype=bf16", "precision=bf16"]),
+    ] {
+        let name = format!("{name}-bf16");
+        let half = last_loss(&name, options);
+        assert!(half != whole, "{name}: {half}");
+        assert!(
+            (half - whole).abs() < 0.01 * whole,
+            "{name}: {half} {whole}"
+        );
+    }
+    // The checkpoint says how its base is held: another would be refused by its fingerprint.
+    let (name, longer) = ("hydra.run.dir=base-bf16", "trainer.max_steps=9");
+    place
+        .run(&lora(&[
+            ON_BASE,
+            name,
+            longer,
+            "model.adapter.base_dtype=f32",
+        ]))
+        .with_code(2)
+        .complains("held in another base_dtype");
+    place
+        .run(&lora(&[
+            ON_BASE,
+            name,
+            longer,
+            "model.adapter.base_dtype=bf16",
+        ]))
+        .with_code(0);
+    export(
+        &place,
+        &["checkpoint=base-bf16", "out=merged", "merge=true"],
+    );
+    assert_eq!(generate(&place, "merged"), generate(&place, "base-bf16"));
 }

@@ -38,7 +38,7 @@ pub fn linear_onto(mut y: Tensor, x: &Tensor, weight: &Tensor) -> Result<Tensor>
     let y = Tensor { track, ..z.clone() };
     let (x_saved, w_saved) = (x.detach(), Saved::new(&weight));
     record(OP, &[&y, &x, &weight], z, move |g| {
-        let dz = g.output().contiguous()?;
+        let dz = g.output().to_dtype(x_saved.dtype)?.contiguous()?;
         let dz_rows = matrix(&dz, outputs)?;
         if g.wanted(1) {
             let weight = w_saved.get();
