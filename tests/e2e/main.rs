@@ -17,6 +17,7 @@ mod learning;
 mod lora;
 mod migration;
 mod optimizers;
+mod plan;
 mod pulse;
 mod python;
 mod remat;

@@ -2,7 +2,8 @@
 //!
 //! A process on the CPU holds two kinds of buffers. Those from the pool are kept when they are given back, for the next
 //! request of their size class: of each class as many as were ever live at once ([`Usage::pool_bytes`]). Those that
-//! candle's own operations make go back to the system. The peak counts both.
+//! candle's own operations make go back to the system. The peak counts both, but of a pooled buffer that was never
+//! given back only what was asked for: nobody has written to the rest of its class, so the system has not given it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -20,7 +21,7 @@ pub struct Usage {
     pub peak_live_bytes: u64,
     /// Held by the pool, handed out or not, size classes included.
     pub pool_bytes: u64,
-    /// The most that was ever held at once, by the pool and beside it.
+    /// The most memory that was ever in use at once, in the pool and beside it.
     pub peak_bytes: u64,
     /// Floating-point operations of matrix products and attention, an addition and a multiplication counting as two.
     /// Element-wise operations are left out, as is usual: they are bound by memory.
@@ -38,6 +39,8 @@ struct Class {
 struct Account {
     usage: Usage,
     classes: HashMap<(DType, usize), Class>,
+    /// In use by the pool's buffers, handed out or not.
+    resident_bytes: u64,
     /// Live, and not from the pool.
     unpooled_bytes: u64,
 }
@@ -51,7 +54,18 @@ pub struct MetaStorage {
     device: MetaDevice,
     dtype: DType,
     len: usize,
-    is_pooled: bool,
+    origin: Origin,
+}
+
+/// Where the buffer of a storage is from.
+#[derive(Clone, Copy, PartialEq)]
+enum Origin {
+    /// Allocated for this storage, of its size class.
+    Fresh,
+    /// Given back to the pool by another one.
+    Reused,
+    /// Made by candle.
+    Unpooled,
 }
 
 impl MetaDevice {
@@ -70,7 +84,7 @@ impl MetaDevice {
 
     /// `len` elements from the pool.
     pub fn take(self, dtype: DType, len: usize) -> MetaStorage {
-        self.storage(dtype, len, true)
+        self.storage(dtype, len, Origin::Fresh)
     }
 
     /// Takes out of the account what the pool keeps for reuse.
@@ -86,7 +100,7 @@ impl MetaDevice {
 
     /// `len` elements beside the pool, as candle's operations make them.
     pub(crate) fn fresh(self, dtype: DType, len: usize) -> MetaStorage {
-        self.storage(dtype, len, false)
+        self.storage(dtype, len, Origin::Unpooled)
     }
 
     /// Takes f32 scratch of these lengths from the pool at once, and gives it back.
@@ -99,14 +113,14 @@ impl MetaDevice {
         self.account().usage.flops += flops as u64;
     }
 
-    fn storage(self, dtype: DType, len: usize, is_pooled: bool) -> MetaStorage {
-        let storage = MetaStorage {
+    fn storage(self, dtype: DType, len: usize, origin: Origin) -> MetaStorage {
+        let mut storage = MetaStorage {
             device: self,
             dtype,
             len,
-            is_pooled,
+            origin,
         };
-        self.account().enter(&storage);
+        self.account().enter(&mut storage);
         storage
     }
 
@@ -116,32 +130,45 @@ impl MetaDevice {
 }
 
 impl Account {
-    fn enter(&mut self, storage: &MetaStorage) {
+    fn enter(&mut self, storage: &mut MetaStorage) {
         let bytes = storage.bytes();
         let usage = &mut self.usage;
         usage.live_bytes += bytes;
         usage.peak_live_bytes = usage.peak_live_bytes.max(usage.live_bytes);
-        if storage.is_pooled {
+        if storage.origin == Origin::Unpooled {
+            self.unpooled_bytes += bytes;
+        } else {
             let class = self.classes.entry(storage.class()).or_default();
             class.live += 1;
             if class.live > class.most {
                 class.most = class.live;
                 usage.pool_bytes += storage.class_bytes();
+                self.resident_bytes += bytes;
+            } else {
+                storage.origin = Origin::Reused;
             }
-        } else {
-            self.unpooled_bytes += bytes;
         }
-        usage.peak_bytes = usage.peak_bytes.max(usage.pool_bytes + self.unpooled_bytes);
+        let in_use = self.resident_bytes + self.unpooled_bytes;
+        usage.peak_bytes = usage.peak_bytes.max(in_use);
     }
 
     fn leave(&mut self, storage: &MetaStorage) {
         let bytes = storage.bytes();
         self.usage.live_bytes -= bytes;
-        if storage.is_pooled {
-            self.classes.entry(storage.class()).or_default().live -= 1;
-        } else {
-            self.unpooled_bytes -= bytes;
+        match storage.origin {
+            Origin::Unpooled => {
+                self.unpooled_bytes -= bytes;
+                return;
+            }
+            // The pool fills what was left of the class before it keeps the buffer.
+            Origin::Fresh => {
+                self.resident_bytes += storage.class_bytes() - bytes;
+                let in_use = self.resident_bytes + self.unpooled_bytes;
+                self.usage.peak_bytes = self.usage.peak_bytes.max(in_use);
+            }
+            Origin::Reused => {}
         }
+        self.classes.entry(storage.class()).or_default().live -= 1;
     }
 }
 
@@ -207,9 +234,12 @@ mod tests {
             drop(device.take(DType::F32, 1000));
         }
         assert_eq!(device.usage().pool_bytes, class_bytes);
+        assert_eq!(device.usage().peak_bytes, class_bytes);
         let both = [1000, 999].map(|len| device.take(DType::F32, len));
         assert_eq!(device.usage().pool_bytes, 2 * class_bytes);
         assert_eq!(device.usage().live_bytes, 4 * 1999);
+        let new = device.usage().peak_bytes - class_bytes;
+        assert_eq!(new, 4 * 999, "the slack of a new buffer is not in use yet");
         drop(both);
         let after = device.usage();
         assert_eq!((after.live_bytes, after.pool_bytes), (0, 2 * class_bytes));

@@ -30,7 +30,7 @@ pub(super) struct Changed {
 const SAVINGS: &[&str] = &[
     "model/remat=full",
     "precision=bf16",
-    "+trainer.optimizer.kwargs.state_dtype=bf16",
+    "trainer.optimizer.kwargs.state_dtype=bf16",
     "model/adapter=lora",
 ];
 

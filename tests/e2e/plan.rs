@@ -1,0 +1,176 @@
+//! `tpu-train plan`: what it says of a run is what the run then takes.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::harness::{Place, RunFolder};
+
+/// Runs whose tensors outweigh the rest of the process: as it comes; wide; long rows; such that remat spares; adapted.
+const RUNS: &[&[&str]] = &[
+    &[],
+    &[
+        "model.hidden_size=768",
+        "model.intermediate_size=2048",
+        "data.sequence_length=64",
+    ],
+    &["data.sequence_length=512"],
+    &[
+        "data.sequence_length=512",
+        "model.num_hidden_layers=6",
+        "model/remat=full",
+    ],
+    &[
+        "model.hidden_size=1024",
+        "model.intermediate_size=4096",
+        "data.sequence_length=64",
+        "model/adapter=lora",
+    ],
+];
+
+fn small<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    let run = [
+        "+model=qwen2",
+        "+trainer=lm",
+        "trainer.max_steps=1",
+        "trainer.sample.count=1",
+    ];
+    run.iter().chain(more).copied().collect()
+}
+
+#[track_caller]
+fn plan(place: &Place, args: &[&str]) -> Value {
+    let args = [&["plan", "--json"], args].concat();
+    let finished = place.run(&args).with_code(0);
+    assert_eq!(finished.stderr, "", "{args:?}");
+    serde_json::from_str(&finished.stdout).expect("JSON")
+}
+
+#[test]
+fn the_predicted_peak_is_within_15_percent_of_the_measured_one() {
+    let place = Place::new();
+    for (i, more) in RUNS.iter().enumerate() {
+        let dir = format!("hydra.run.dir=run{i}");
+        let args = [small(more), vec![&dir]].concat();
+        let predicted = plan(&place, &args)["memory_bytes"]["peak"]
+            .as_f64()
+            .unwrap();
+        place.run(&args).with_code(0);
+        let summary = RunFolder(place.path().join(format!("run{i}"))).json("summary.json");
+        let measured = summary["peak_rss_bytes"]
+            .as_f64()
+            .expect("a system that tells");
+        let ratio = predicted / measured;
+        println!("{more:?}: predicted {predicted}, measured {measured}: {ratio:.3}");
+        assert!(
+            (0.85..=1.15).contains(&ratio),
+            "{more:?}: {predicted} for {measured}"
+        );
+    }
+}
+
+#[test]
+fn a_plan_is_the_same_every_time_and_leaves_nothing_behind() {
+    let place = Place::new();
+    let first = plan(&place, &small(&[]));
+    assert_eq!(plan(&place, &small(&[])), first);
+    assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn flops_are_those_of_the_products() {
+    let place = Place::new();
+    let more = [
+        "model/size=nano",
+        "data.sequence_length=32",
+        "trainer.global_batch_size=12",
+    ];
+    let plan = plan(&place, &small(&more));
+    let show = ["--cfg=job", "--resolve", "--package=model"];
+    let config = place
+        .run(&[&small(&more)[..], &show].concat())
+        .with_code(0)
+        .stdout;
+    let size = |key: &str| -> u64 {
+        let line = config
+            .lines()
+            .find_map(|line| line.strip_prefix(&format!("{key}: ")));
+        line.expect(key).parse().expect("a number")
+    };
+    let (hidden, layers) = (size("hidden_size"), size("num_hidden_layers"));
+    let head_dim = hidden / size("num_attention_heads");
+    let kv = size("num_key_value_heads") * head_dim;
+    let of_layer = 2 * hidden * hidden + 2 * hidden * kv + 3 * hidden * size("intermediate_size");
+    let weights = layers * of_layer + size("vocab_size") * hidden;
+    // Each weight meets each token in one product forward and two backward; a query sees itself and what is before it,
+    // in two products forward and five backward.
+    let (rows, length) = (12, 32);
+    let scores = length * (length + 1) / 2 * rows * hidden * layers;
+    let expected = 6 * weights * rows * length + 14 * scores;
+    assert_eq!(plan["step"]["flops"].as_u64(), Some(expected));
+}
+
+#[test]
+fn settings_that_make_a_run_fit_are_found() {
+    let place = Place::new();
+    let rows = [
+        "trainer.global_batch_size=32",
+        "trainer.micro_batch_size=32",
+    ];
+    let args = [&small(&rows)[..], &["--memory=400MB"]].concat();
+    let fit = plan(&place, &args)["fit"].clone();
+    assert_eq!(
+        (&fit["fits"], &fit["would_fit"]),
+        (&false.into(), &true.into()),
+        "{fit}"
+    );
+    let overrides = fit["overrides"].as_array().unwrap();
+    let overrides: Vec<&str> = overrides
+        .iter()
+        .map(|text| text.as_str().unwrap())
+        .collect();
+    let changed = plan(&place, &[&args[..], &overrides].concat());
+    assert_eq!(changed["fit"]["fits"], true);
+    assert_eq!(changed["memory_bytes"]["peak"], fit["peak_bytes"]);
+
+    place
+        .run(&[&["plan"], &small(&rows)[..], &["--memory=1MB"]].concat())
+        .with_code(0)
+        .prints("does not fit 1.00 MB; the least of what was tried is");
+}
+
+#[test]
+fn remat_is_shown_with_what_it_saves() {
+    let place = Place::new();
+    let plan = plan(&place, &small(&["model/remat=full"]));
+    let memory = &plan["memory_bytes"];
+    let with = memory["activations"].as_u64().unwrap();
+    let without = memory["activations_without_remat"].as_u64().unwrap();
+    assert!(2 * with < without, "{with} of {without}");
+}
+
+/// The options of a group under `configs/`.
+fn options(group: &str) -> Vec<String> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("configs")
+        .join(group);
+    let files = std::fs::read_dir(folder)
+        .expect("a group")
+        .map(|file| file.unwrap().path());
+    let options = files.filter(|path| path.extension().is_some_and(|it| it == "yaml"));
+    options
+        .map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned())
+        .collect()
+}
+
+#[test]
+fn every_option_of_the_models_plans_in_seconds() {
+    let place = Place::new();
+    for model in options("model") {
+        let model = format!("model={model}");
+        // More memory than any of them needs, so that nothing is searched for.
+        let plan = plan(&place, &[&model, "trainer=lm", "--memory=100TB"]);
+        assert_eq!(plan["fit"]["fits"], true, "{model}");
+        assert!(plan["step"]["flops"].as_u64() > Some(0), "{model}");
+    }
+}
