@@ -90,12 +90,14 @@ impl MetaDevice {
     /// Takes out of the account what the pool keeps for reuse.
     pub fn trim(self) {
         let account = &mut *self.account();
-        let mut kept_bytes = 0;
+        let mut freed_bytes = 0;
         for ((dtype, elements), class) in &mut account.classes {
+            let free = class.most - class.live;
+            freed_bytes += free * (elements * dtype.size_in_bytes()) as u64;
             class.most = class.live;
-            kept_bytes += class.live * (elements * dtype.size_in_bytes()) as u64;
         }
-        account.usage.pool_bytes = kept_bytes;
+        account.usage.pool_bytes -= freed_bytes;
+        account.resident_bytes -= freed_bytes;
     }
 
     /// `len` elements beside the pool, as candle's operations make them.
