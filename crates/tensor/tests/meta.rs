@@ -72,7 +72,7 @@ fn gradient(device: Device) -> Result<Tensor> {
     let w = tape.watch(&weight);
     let ids = Tensor::from_slice(&[0u32, 1, 2, 3], (1, 4), device)?;
     let x = fused::embedding(&w, &ids)?; // [1, 4, 6]
-    let x = fused::rms_norm(&x, &Tensor::ones(6, device)?, 1e-6)?;
+    let x = fused::rms_norm(&x, &Tensor::ones(6, device)?, 1e-6, DType::F32)?;
     let heads = x.reshape((1, 4, 1, 6))?;
     let (cos, sin) = fused::rope_tables(&[1.0, 0.5, 0.25], 4, device)?;
     let heads = fused::rope(&heads, &cos, &sin, &ids)?;
