@@ -4,8 +4,9 @@ use std::path::Path;
 
 use crate::harness::{NANO, Place, entries};
 
-/// What must hold of every option: commands that are given what else a run needs, and the option.
-const COMMANDS: [&[&str]; 1] = [&["--cfg", "job", "--resolve"]];
+/// What must hold of every option: commands that are given what else a run needs, and the option. Planning type-checks
+/// the configuration and makes two steps with its model, trainer and optimizers, on the device without memory.
+const COMMANDS: [&[&str]; 2] = [&["--cfg", "job", "--resolve"], &["plan"]];
 
 /// `group=option` for each YAML in a folder under `configs/`.
 fn choices() -> Vec<String> {
@@ -27,7 +28,7 @@ fn choices() -> Vec<String> {
 }
 
 #[test]
-fn every_option_composes() {
+fn every_option_composes_and_plans() {
     let choices = choices();
     assert!(
         choices.contains(&"model=llama3.2-1b".to_owned()),

@@ -27,11 +27,12 @@ pub(super) struct Changed {
 
 /// Settings that save memory, the one that changes least first. An option that this program does not have, or that does
 /// not go with the rest of the configuration, is passed over.
-const SAVINGS: &[&str] = &[
-    "model/remat=full",
-    "precision=bf16",
-    "trainer.optimizer.kwargs.state_dtype=bf16",
-    "model/adapter=lora",
+const SAVINGS: &[&[&str]] = &[
+    &["model/remat=full"],
+    &["precision=bf16"],
+    &["trainer.optimizer.kwargs.state_dtype=bf16"],
+    &["model/adapter=lora"],
+    &["model/adapter=lora", "model.adapter.base_dtype=bf16"],
 ];
 
 pub(super) fn check(invocation: &Invocation, plan: &Plan, memory_bytes: u64) -> Fit {
@@ -46,13 +47,14 @@ pub(super) fn check(invocation: &Invocation, plan: &Plan, memory_bytes: u64) -> 
 }
 
 fn search(invocation: &Invocation, plan: &Plan, memory_bytes: u64) -> Outcome {
-    let known: Vec<&str> = SAVINGS
+    let owned = |saving: &[&str]| -> Vec<String> { saving.iter().map(|&it| it.into()).collect() };
+    let saves = |saving: &Vec<String>| {
+        peak_with(invocation, saving).is_some_and(|peak| peak < plan.peak_bytes())
+    };
+    let known: Vec<Vec<String>> = SAVINGS
         .iter()
-        .copied()
-        .filter(|saving| {
-            let alone = [(*saving).to_owned()];
-            peak_with(invocation, &alone).is_some_and(|peak| peak < plan.peak_bytes())
-        })
+        .map(|saving| owned(saving))
+        .filter(saves)
         .collect();
     let mut nearest: Option<Changed> = None;
     // Each bit of `chosen` is a saving: counting up tries all others before the next one.
@@ -61,7 +63,7 @@ fn search(invocation: &Invocation, plan: &Plan, memory_bytes: u64) -> Outcome {
             .iter()
             .enumerate()
             .filter(|(i, _)| chosen >> i & 1 == 1);
-        let chosen: Vec<String> = chosen.map(|(_, saving)| (*saving).to_owned()).collect();
+        let chosen: Vec<String> = chosen.flat_map(|(_, saving)| saving.clone()).collect();
         for rows in micro_batch_sizes(plan) {
             let mut overrides = chosen.clone();
             if rows != plan.trainer.micro_batch_size {

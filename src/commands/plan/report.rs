@@ -116,7 +116,8 @@ pub(super) fn table(plan: &Plan, fit: Option<&Fit>) -> String {
         plan.trainer.micro_batch_size,
     );
     let rows = format!(
-        "{global} rows of {} tokens, {micro} at once",
+        "{global} row{} of {} tokens, {micro} at once",
+        if global == 1 { "" } else { "s" },
         plan.sequence_length
     );
     row("", "", String::new());
