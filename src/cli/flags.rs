@@ -1,0 +1,293 @@
+//! The flags: one table, from which parsing, the help text and completion are made.
+
+use tt_config::Part;
+
+use super::{Args, UsageError, nearest};
+use crate::commands::plan;
+use crate::commands::show::{Info, Show};
+use crate::completion::Completion;
+use crate::rerun;
+
+/// One flag. `value` names the value in the help text; a flag without one is a switch.
+pub(super) struct Flag {
+    pub(super) long: &'static str,
+    pub(super) short: Option<&'static str>,
+    pub(super) value: Option<&'static str>,
+    pub(super) about: &'static str,
+    set: fn(&mut Args, String) -> Result<(), BadValue>,
+}
+
+/// A value that a flag does not take; says what it would.
+struct BadValue(&'static str);
+
+pub(super) const MEMORY: &str = "--memory";
+pub(super) const JSON: &str = "--json";
+pub(super) const MERGE: &str = "--merge";
+
+/// Flags that Hydra does not have.
+const OWN: &[&str] = &["--version", MEMORY, JSON, MERGE];
+
+/// A short form may have two letters, as in Hydra; so switches cannot be bundled.
+pub(super) const FLAGS: &[Flag] = &[
+    Flag {
+        long: "--cfg",
+        short: Some("-c"),
+        value: Some("job|hydra|all"),
+        about: "Print the config instead of running",
+        set: |args, value| {
+            args.show = Some(Show::Config(match value.as_str() {
+                "job" => Part::Job,
+                "hydra" => Part::Hydra,
+                "all" => Part::All,
+                _ => return Err(BadValue("job, hydra or all")),
+            }));
+            Ok(())
+        },
+    },
+    Flag {
+        long: "--info",
+        short: Some("-i"),
+        value: Some("WHAT"),
+        about: "Show origins, plugins, config, defaults, defaults-tree, searchpath",
+        set: |args, value| {
+            args.show = Some(Show::Info(match value.as_str() {
+                "config" => Info::Config,
+                "defaults" => Info::Defaults,
+                "defaults-tree" => Info::DefaultsTree,
+                "origins" => Info::Origins,
+                "plugins" => Info::Plugins,
+                "searchpath" => Info::SearchPath,
+                _ => {
+                    return Err(BadValue(
+                        "config, defaults, defaults-tree, origins, plugins or searchpath",
+                    ));
+                }
+            }));
+            Ok(())
+        },
+    },
+    Flag {
+        long: "--resolve",
+        short: None,
+        value: None,
+        about: "With --cfg: resolve interpolations before printing",
+        set: |args, _| {
+            args.resolve = true;
+            Ok(())
+        },
+    },
+    Flag {
+        long: "--package",
+        short: Some("-p"),
+        value: Some("KEY"),
+        about: "With --cfg or --info: only the part at this key",
+        set: |args, value| {
+            args.package = Some(value);
+            Ok(())
+        },
+    },
+    Flag {
+        long: "--config-name",
+        short: Some("-cn"),
+        value: Some("NAME"),
+        about: "The root config [default: the command's own]",
+        set: |args, value| {
+            args.config_name = Some(value);
+            Ok(())
+        },
+    },
+    Flag {
+        long: "--config-path",
+        short: Some("-cp"),
+        value: Some("DIR"),
+        about: "Where configs are looked for first [default: ./configs]",
+        set: |args, value| {
+            args.config_path = Some(value.into());
+            Ok(())
+        },
+    },
+    Flag {
+        long: "--config-dir",
+        short: Some("-cd"),
+        value: Some("DIR"),
+        about: "One more folder to look for configs in",
+        set: |args, value| {
+            args.config_dir = Some(value.into());
+            Ok(())
+        },
+    },
+    Flag {
+        long: "--run",
+        short: Some("-r"),
+        value: None,
+        about: "Run one job, as is done without it",
+        set: |args, _| {
+            args.run = true;
+            Ok(())
+        },
+    },
+    Flag {
+        long: "--multirun",
+        short: Some("-m"),
+        value: None,
+        about: "Run a job for each combination of the values given: lr=1e-3,1e-4",
+        set: |args, _| {
+            args.multirun = true;
+            Ok(())
+        },
+    },
+    Flag {
+        long: rerun::FLAG,
+        short: None,
+        value: Some("RUN"),
+        about: "Run again what a run folder has recorded, in a new folder",
+        set: |args, value| {
+            args.rerun = Some(value.into());
+            Ok(())
+        },
+    },
+    Flag {
+        long: MEMORY,
+        short: None,
+        value: Some("SIZE"),
+        about: "With plan: what there is, as 24GB [default: this machine's]",
+        set: |args, value| {
+            let bytes =
+                plan::parse_bytes(&value).ok_or(BadValue("a size such as 24GB or 512MiB"))?;
+            args.plan.memory_bytes = Some(bytes);
+            Ok(())
+        },
+    },
+    Flag {
+        long: JSON,
+        short: None,
+        value: None,
+        about: "With plan: print JSON",
+        set: |args, _| {
+            args.plan.json = true;
+            Ok(())
+        },
+    },
+    Flag {
+        long: "--shell-completion",
+        short: Some("-sc"),
+        value: Some("ACTION"),
+        about: "Print code to evaluate: install= or uninstall=bash|zsh|fish",
+        set: |args, value| {
+            let expected = "install= or uninstall= with bash, zsh or fish";
+            let completion = Completion::parse(&value).ok_or(BadValue(expected))?;
+            args.completion = Some(completion);
+            Ok(())
+        },
+    },
+    Flag {
+        long: MERGE,
+        short: None,
+        value: None,
+        about: "With export: merge an adapter into the model it is on",
+        set: |args, _| {
+            args.overrides.push("merge=true".to_owned());
+            Ok(())
+        },
+    },
+    Flag {
+        long: "--version",
+        short: Some("-V"),
+        value: None,
+        about: "Print the version",
+        set: |args, _| {
+            args.version = true;
+            Ok(())
+        },
+    },
+    Flag {
+        long: "--hydra-help",
+        short: None,
+        value: None,
+        about: "Print Hydra's flags and settings",
+        set: |args, _| {
+            args.hydra_help = true;
+            Ok(())
+        },
+    },
+    Flag {
+        long: "--help",
+        short: Some("-h"),
+        value: None,
+        about: "Print this help",
+        set: |args, _| {
+            args.help = true;
+            Ok(())
+        },
+    },
+];
+
+pub(super) fn flag_named(name: &str) -> Result<&'static Flag, UsageError> {
+    FLAGS
+        .iter()
+        .find(|flag| flag.long == name || flag.short == Some(name))
+        .ok_or_else(|| UsageError::UnknownFlag {
+            flag: name.to_owned(),
+            nearest: nearest(name, FLAGS.iter().map(|flag| flag.long)),
+        })
+}
+
+impl Flag {
+    pub(super) fn apply(
+        &self,
+        args: &mut Args,
+        name: &str,
+        value: Option<String>,
+    ) -> Result<(), UsageError> {
+        let flag = || name.to_owned();
+        let value = match (self.value, value) {
+            (Some(_), Some(value)) => value,
+            (None, None) => String::new(),
+            (Some(expected), None) => {
+                return Err(UsageError::MissingValue {
+                    flag: flag(),
+                    value: expected,
+                });
+            }
+            (None, Some(_)) => return Err(UsageError::UnexpectedValue { flag: flag() }),
+        };
+        (self.set)(args, value.clone()).map_err(|BadValue(expected)| UsageError::BadValue {
+            flag: flag(),
+            value,
+            expected,
+        })
+    }
+
+    pub(super) fn usage(&self) -> String {
+        let names = match self.short {
+            Some(short) => format!("{}, {short}", self.long),
+            None => self.long.to_owned(),
+        };
+        match self.value {
+            Some(value) => format!("{names} {value}"),
+            None => names,
+        }
+    }
+}
+
+/// The flags that Hydra has as well, as the help text shows them.
+pub(crate) fn hydra_flags() -> impl Iterator<Item = (String, &'static str)> {
+    let flags = FLAGS.iter().filter(|flag| !OWN.contains(&flag.long));
+    flags.map(|flag| (flag.usage(), flag.about))
+}
+
+/// The long form of every flag.
+pub(crate) fn flags() -> impl Iterator<Item = &'static str> {
+    FLAGS.iter().map(|flag| flag.long)
+}
+
+/// If `word` is a flag whose value comes next: the values it names, none where any text will do.
+pub(crate) fn values_after(word: &str) -> Option<Vec<&'static str>> {
+    let flag = flag_named(word).ok()?;
+    let values = flag.value?.split('|');
+    Some(
+        values
+            .filter(|value| !value.contains(char::is_uppercase))
+            .collect(),
+    )
+}
