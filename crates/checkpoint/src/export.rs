@@ -17,7 +17,8 @@ pub fn save_model(dir: &Path, snapshot: &Snapshot, max_shard_bytes: u64) -> Resu
         Err(_) => dir.symlink_metadata().is_ok(),
     };
     if is_taken {
-        let source = std::io::Error::from(std::io::ErrorKind::AlreadyExists);
+        let kind = std::io::ErrorKind::AlreadyExists;
+        let source = std::io::Error::new(kind, "it is there already, and is not empty");
         return Err(Error::io("write to", dir, source));
     }
     let temp = temporary(dir);

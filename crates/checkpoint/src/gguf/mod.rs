@@ -179,8 +179,10 @@ fn end(info: &TensorInfo, data_start: u64) -> Option<u64> {
 
 /// candle's message, with the name of a type that it does not read.
 fn explain(message: &str) -> String {
+    // With RUST_BACKTRACE set a backtrace follows.
+    let message = message.lines().next().unwrap_or_default();
     let number = message.strip_prefix("unknown dtype for tensor ");
-    let number = number.and_then(|rest| rest.lines().next()?.trim().parse::<u32>().ok());
+    let number = number.and_then(|rest| rest.trim().parse::<u32>().ok());
     let Some(number) = number else {
         return message.to_owned();
     };
