@@ -6,7 +6,7 @@
 
 use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
 use tt_checkpoint::{Checkpoint, HostTensor, Snapshot, TensorMap, Weights};
 use tt_data::{Cursor, Tokenizer};
@@ -31,7 +31,7 @@ pub(crate) struct TrainState {
     #[serde(default)]
     pub data: String,
     /// Step and loss of the last validation, which is not logged twice.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "step_and_loss")]
     pub validated: Option<(u64, f32)>,
     /// Instruction set of the kernels: resuming on another changes rounding.
     pub instruction_set: String,
@@ -43,6 +43,14 @@ pub(crate) struct TrainState {
     pub base: Option<Base>,
     /// The trainer's own.
     pub trainer: Value,
+}
+
+/// JSON has no NaN: a loss that is not finite was written as null.
+fn step_and_loss<'de, D: Deserializer<'de>>(
+    from: D,
+) -> std::result::Result<Option<(u64, f32)>, D::Error> {
+    let validated: Option<(u64, Option<f32>)> = Option::deserialize(from)?;
+    Ok(validated.map(|(step, loss)| (step, loss.unwrap_or(f32::NAN))))
 }
 
 /// A copy of the run on the host.
@@ -137,4 +145,24 @@ fn host(tensor: &Tensor) -> Result<HostTensor> {
         DType::BF16 => HostTensor::from_bf16(tensor.dims(), &tensor.to_vec()?),
         _ => HostTensor::from_f32(tensor.dims(), &tensor.to_vec()?),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_validation_that_was_not_finite_can_be_resumed_from() {
+        let state = |loss: f32| {
+            let state = json!({
+                "step": 7, "tokens": 1, "optimizer_steps": 7, "seed": 0, "cursor": Cursor::default(),
+                "validated": (7, loss), "instruction_set": "any", "trainer": null,
+            });
+            serde_json::from_value::<TrainState>(state)
+                .unwrap()
+                .validated
+        };
+        assert_eq!(state(2.5), Some((7, 2.5)));
+        assert!(state(f32::NAN).is_some_and(|(step, loss)| step == 7 && loss.is_nan()));
+    }
 }
