@@ -56,7 +56,7 @@ fn default_r() -> usize {
 }
 
 fn default_lora_alpha() -> f64 {
-    8.0
+    16.0
 }
 
 /// Which biases are trained.

@@ -18,17 +18,13 @@ const PREFIX: &str = "base_model.model.";
 const HARMLESS: &[&str] = &[
     "auto_mapping",
     "base_model_name_or_path",
-    "corda_config",
     "ensure_weight_tying",
     "eva_config",
     "exclude_modules",
     "inference_mode",
-    "init_lora_weights",
     "layers_pattern",
     "layers_to_transform",
-    "loftq_config",
     "lora_dropout",
-    "lora_ga_config",
     "megatron_core",
     "peft_version",
     "qalora_group_size",
@@ -141,8 +137,21 @@ impl Config<'_> {
         if kind.as_deref() != Some("LORA") {
             return self.refuse("peft_type", "only LORA is supported");
         }
+        // Other ways to begin change the base: what was trained belongs to another than the one that is named.
+        let init: Option<Value> = self.get("init_lora_weights")?;
+        match init {
+            None | Some(Value::Bool(_)) => {}
+            Some(Value::String(name)) if ["gaussian", "eva", "orthogonal"].contains(&&*name) => {}
+            Some(other) => {
+                return self.refuse(
+                    "init_lora_weights",
+                    &format!("{other} changes the base model"),
+                );
+            }
+        }
         let known = [
             "bias",
+            "init_lora_weights",
             "lora_alpha",
             "peft_type",
             "r",

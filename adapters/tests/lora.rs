@@ -274,6 +274,7 @@ fn biases_are_named_as_peft_names_them() {
 fn what_would_change_the_numbers_unseen_is_refused() {
     let refused = [
         (json!({"peft_type": "IA3"}), "peft_type"),
+        (json!({"init_lora_weights": "pissa"}), "init_lora_weights"),
         (json!({"use_dora": true}), "use_dora"),
         (json!({"rank_pattern": {"q_proj": 2}}), "rank_pattern"),
         (json!({"modules_to_save": ["lm_head"]}), "modules_to_save"),
