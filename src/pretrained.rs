@@ -82,7 +82,7 @@ impl Pretrained {
             .iter()
             .map(|spec| (spec.path.as_str(), spec.shape.as_slice()));
         self.weights
-            .check(expected, &Allow::default())
+            .check(expected, &Allow::BUFFERS)
             .map_err(|error| {
                 let section = composition.section(KEY);
                 section.error(format!("`{KEY}`: {error}")).into()

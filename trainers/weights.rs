@@ -21,9 +21,7 @@ pub(crate) fn load_params_with(
 ) -> Result<ParamTree> {
     let specs = model.params();
     let expected = specs.iter().map(|s| (s.path.as_str(), s.shape.as_slice()));
-    weights
-        .check(expected, &Allow::default())
-        .map_err(Box::new)?;
+    weights.check(expected, &Allow::BUFFERS).map_err(Box::new)?;
     let mut values = Vec::new();
     let mut failed = None;
     let params = ParamTree::build(&specs, |spec| {

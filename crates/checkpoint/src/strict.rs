@@ -21,6 +21,14 @@ pub struct Allow<'a> {
     pub unexpected: &'a [&'a str],
 }
 
+impl Allow<'_> {
+    /// What transformers passes over as well: buffers that old checkpoints hold, and models compute.
+    pub const BUFFERS: Allow<'static> = Allow {
+        missing: &[],
+        unexpected: &["*.rotary_emb.inv_freq"],
+    };
+}
+
 /// Every difference between the tensors of a file and those of a model.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct StrictError {
