@@ -98,16 +98,16 @@ fn agrees_with_command_line<C: Serialize>(
     let [given, actual] = [ours, config].map(|c| serde_json::to_value(c).unwrap_or_default());
     let mut problems = Diagnostics::new();
     for (key, node) in section.node().and_then(Node::as_map).into_iter().flatten() {
-        let is_asked_for = matches!(node.origin.place, Place::Argument(_));
         match actual.get(key.as_str()) {
-            Some(value) if is_asked_for && given.get(key.as_str()) != Some(value) => problems.push(
-                Diagnostic::new(format!(
-                    "`{}.{key}` contradicts the checkpoint",
-                    section.path()
-                ))
-                .at(&node.origin)
-                .label(format!("its config.json says {value}")),
-            ),
+            Some(value) if is_asked_for(node) && given.get(key.as_str()) != Some(value) => problems
+                .push(
+                    Diagnostic::new(format!(
+                        "`{}.{key}` contradicts the checkpoint",
+                        section.path()
+                    ))
+                    .at(&node.origin)
+                    .label(format!("its config.json says {value}")),
+                ),
             _ => {}
         }
     }
@@ -115,6 +115,12 @@ fn agrees_with_command_line<C: Serialize>(
         true => Ok(()),
         false => Err(problems),
     }
+}
+
+/// Whether the command line gave the value, or a part of it.
+fn is_asked_for(node: &Node) -> bool {
+    let mut parts = node.as_map().into_iter().flatten();
+    matches!(node.origin.place, Place::Argument(_)) || parts.any(|(_, part)| is_asked_for(part))
 }
 
 /// The error at the key it is about.

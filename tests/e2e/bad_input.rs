@@ -242,3 +242,30 @@ fn unknown_resume_path_is_named() {
     let place = Place::new();
     nano_refused(&place, &["resume=nowhere"]).complains("nowhere");
 }
+
+#[test]
+fn a_part_of_an_option_that_the_checkpoint_decides_must_agree_with_it() {
+    let place = Place::new();
+    let nano = |more: &[&str]| {
+        let llama = crate::harness::nano(more).into_iter();
+        let llama = llama.map(|arg| match arg {
+            "+model=qwen2" => "+model=llama",
+            other => other,
+        });
+        llama.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let run = |more: &[&str]| {
+        let args = nano(more);
+        place.run(&args.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    run(&["trainer.max_steps=1", "hydra.run.dir=base"]).with_code(0);
+    let from = "model.pretrained_url=base/checkpoints/step-00000001";
+    for given in [
+        "model.rope_theta=5",
+        "+model.rope_scaling={rope_type: linear, factor: 2.0}",
+    ] {
+        run(&[from, given, "hydra.run.dir=new"])
+            .with_code(2)
+            .complains("contradicts the checkpoint");
+    }
+}
