@@ -35,7 +35,7 @@ pub struct AdamWConfig {
     /// Divides by the largest second moment so far.
     #[serde(default)]
     pub amsgrad: bool,
-    /// Number format of the moments; bf16 takes half the memory.
+    /// Number format of the moments; bf16 takes half the memory and needs `betas` of at most 0.995.
     #[serde(default)]
     pub state_dtype: StateDtype,
 }

@@ -8,6 +8,8 @@ pub enum Error {
         slot: &'static str,
         why: String,
     },
+    #[error("`adamw_parameters`: `{glob}` matches no weight of a linear layer")]
+    Unmatched { glob: String },
     #[error(transparent)]
     Nn(#[from] tt_nn::Error),
     #[error(transparent)]

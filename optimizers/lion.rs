@@ -28,7 +28,7 @@ pub struct LionConfig {
     #[serde(default)]
     #[schemars(range(min = 0.0))]
     pub weight_decay: f64,
-    /// Number format of the momentum; bf16 takes half the memory.
+    /// Number format of the momentum; bf16 takes half the memory and needs a decay of at most 0.995.
     #[serde(default)]
     pub state_dtype: StateDtype,
 }

@@ -15,7 +15,7 @@ use tt_nn::{ParamKind, ParamSpec, ParamTree, PathGlob};
 use tt_tensor::{Parameter, Tensor, UpdateRule, fused};
 
 use crate::adamw::{AdamW, AdamWConfig, default_betas, default_eps};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::metrics::StepMetrics;
 use crate::state::{StateDtype, restored};
 use crate::{LoadSlot, Optimizer, Slot, StepContext};
@@ -173,9 +173,16 @@ impl Muon {
     /// Zero state for every trainable parameter.
     pub fn new(config: MuonConfig, params: &ParamTree) -> Result<Self> {
         let globs = globs(&config.adamw_parameters)?;
+        let is_matrix = |spec: &ParamSpec| spec.kind == ParamKind::Linear && spec.shape.len() == 2;
+        for (glob, pattern) in globs.iter().zip(&config.adamw_parameters) {
+            let mut matrices = params.iter().filter(|(spec, _)| is_matrix(spec));
+            if !matrices.any(|(spec, _)| glob.matches(&spec.path)) {
+                let glob = pattern.clone();
+                return Err(Error::Unmatched { glob });
+            }
+        }
         let takes = |spec: &ParamSpec| {
-            let is_matrix = spec.kind == ParamKind::Linear && spec.shape.len() == 2;
-            is_matrix && !globs.iter().any(|glob| glob.matches(&spec.path))
+            is_matrix(spec) && !globs.iter().any(|glob| glob.matches(&spec.path))
         };
         let mut entries = Vec::new();
         for (spec, parameter) in params.iter() {
@@ -335,3 +342,30 @@ impl Optimizer for Muon {
 }
 
 const MOMENTUM: &str = "momentum_buffer";
+
+#[cfg(test)]
+mod tests {
+    use tt_nn::Init;
+    use tt_tensor::{Device, Seed};
+
+    use super::*;
+
+    #[test]
+    fn a_glob_that_takes_nothing_from_muon_is_an_error() {
+        let spec = ParamSpec {
+            path: "layers.0.o_proj.weight".into(),
+            shape: vec![4, 4],
+            init: Init::Ones,
+            kind: ParamKind::Linear,
+        };
+        let params = ParamTree::init(&[spec], Seed::new(0), Device::Cpu).unwrap();
+        let muon = |glob: &str| {
+            let config =
+                serde_json::json!({"lr": 0.1, "adamw": {"lr": 0.1}, "adamw_parameters": [glob]});
+            Muon::new(serde_json::from_value(config).unwrap(), &params)
+        };
+        assert!(muon("**.o_proj.weight").is_ok());
+        let message = muon("**.o_prj.weight").err().unwrap().to_string();
+        assert!(message.contains("o_prj"), "{message}");
+    }
+}

@@ -138,11 +138,12 @@ impl SchedulePlan {
                         let why = format!("{min_lr} is more than the peak rate {peak_lr}");
                         return fail("kwargs.min_lr", why);
                     }
-                    options.min_lr_rate = Some(min_lr / peak_lr);
+                    // A peak of 0 has no share; no rate is above it anyway.
+                    options.min_lr_rate = Some(if peak_lr > 0.0 { min_lr / peak_lr } else { 0.0 });
                 }
             }
             Shape::WarmupStableDecay(wsd) if wsd.num_stable_steps.is_none() => {
-                let rest = length.checked_sub(warmup + wsd.num_decay_steps);
+                let rest = length.checked_sub(warmup.saturating_add(wsd.num_decay_steps));
                 if rest.is_none() {
                     let why = format!(
                         "{} steps of decay after {warmup} of warmup are more than the {length} there are",

@@ -86,7 +86,8 @@ impl Remat {
                 let (name, near) = (name.clone(), nearest(name, modules));
                 return Err(Error::NoModule { name, near });
             }
-            let each = named.iter().skip(config.every - 1).step_by(config.every);
+            let every = config.every.max(1);
+            let each = named.iter().skip(every - 1).step_by(every);
             chosen.extend(each.map(|(path, _)| path.clone()));
         }
         Ok(Self(chosen))

@@ -86,6 +86,8 @@ impl Recent {
                 return None;
             }
             let (mean, std) = mean_and_std(before);
+            // Steps that hardly differ would make a spike of rounding.
+            let std = std.max(1e-6 * mean.abs()).max(f64::MIN_POSITIVE);
             let is_spike = f64::from(value) > mean + config.sigma * std;
             is_spike.then_some(Spike {
                 name,

@@ -9,7 +9,7 @@
 //!
 //! A run that has saved is never started over in place: if none of its checkpoints can be used, that is an error.
 //!
-//! Two configs are of the same run if they differ only in what cannot change its numbers: see [`same_run`].
+//! Two configs are of the same run if they differ only in what cannot change its numbers: see [`same_run()`].
 
 mod same_run;
 mod start;

@@ -54,6 +54,7 @@ fn without_gamma_it_is_cross_entropy() {
     let steps = "trainer.max_steps=5";
     let ours = losses(&["+trainer=focal", "trainer.kwargs.gamma=0", steps]);
     let theirs = losses(&["+trainer=lm", steps]);
+    assert_eq!((ours.len(), theirs.len()), (5, 5));
     for (ours, theirs) in ours.iter().zip(&theirs) {
         assert!((ours - theirs).abs() < 1e-4 * theirs, "{ours} {theirs}");
     }

@@ -201,6 +201,7 @@ impl Check {
                 // At padding logits depend on the implementation.
                 if *segment != 0 {
                     for (a, b) in row.iter().zip(expected) {
+                        assert!(a.is_finite(), "a logit is {a}");
                         worst = worst.max(f64::from((a - b).abs()));
                     }
                     ours.extend_from_slice(row);

@@ -60,7 +60,8 @@ pub(super) fn to_hugging_face(
         };
         let shape = info.shape.dims().to_vec();
         let rows = shape.first().copied().unwrap_or(0);
-        if permuted_heads.is_some_and(|heads| !rows.is_multiple_of(2 * heads.max(1))) {
+        let has_heads = |heads| rows > 0 && heads > 0 && rows.is_multiple_of(2 * heads);
+        if permuted_heads.is_some_and(|heads| !has_heads(heads)) {
             return Err(format!("tensor `{name}` of {shape:?} has no even heads"));
         }
         let name = name.clone();
