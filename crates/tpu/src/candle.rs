@@ -1,0 +1,309 @@
+//! candle's backend traits. What has no kernel runs on the CPU, counted.
+
+use candle_core::backend::{BackendDevice, BackendStorage};
+use candle_core::conv::{ParamsConv1D, ParamsConv2D, ParamsConvTranspose1D, ParamsConvTranspose2D};
+use candle_core::cpu_backend::CpuDevice;
+use candle_core::op::{BinaryOpT, CmpOp, ReduceOp, UnaryOpT};
+use candle_core::scalar::Scalar;
+use candle_core::{CpuStorage, DType, DeviceLocation, Layout, Result, Shape, WithDType, bail};
+
+use crate::{Options, TpuDevice, TpuStorage, fallback, ops};
+
+impl TpuStorage {
+    /// The result of the CPU on this storage.
+    fn on_cpu(
+        &self,
+        op: &'static str,
+        body: impl FnOnce(&CpuStorage) -> Result<CpuStorage>,
+    ) -> Result<Self> {
+        fallback::compute(self.on(), op, || body(&self.to_host()?))
+    }
+}
+
+/// Operations of images, which no model here has.
+fn unsupported<T>() -> Result<T> {
+    bail!("convolution, pooling and resampling are not implemented on the TPU")
+}
+
+impl BackendStorage for TpuStorage {
+    type Device = TpuDevice;
+
+    fn try_clone(&self, _: &Layout) -> Result<Self> {
+        fallback::compute(self.on(), "clone", || Ok(self.to_host()?))
+    }
+
+    fn dtype(&self) -> DType {
+        self.kind()
+    }
+
+    fn device(&self) -> &TpuDevice {
+        self.device_ref()
+    }
+
+    fn to_cpu_storage(&self) -> Result<CpuStorage> {
+        Ok(self.to_host()?)
+    }
+
+    fn affine(&self, l: &Layout, mul: f64, add: f64) -> Result<Self> {
+        self.on_cpu("affine", |x| x.affine(l, mul, add))
+    }
+
+    fn powf(&self, l: &Layout, exponent: f64) -> Result<Self> {
+        self.on_cpu("powf", |x| x.powf(l, exponent))
+    }
+
+    fn elu(&self, l: &Layout, alpha: f64) -> Result<Self> {
+        self.on_cpu("elu", |x| x.elu(l, alpha))
+    }
+
+    fn reduce_op(&self, op: ReduceOp, l: &Layout, dims: &[usize]) -> Result<Self> {
+        self.on_cpu("reduce", |x| x.reduce_op(op, l, dims))
+    }
+
+    fn cmp(&self, op: CmpOp, other: &Self, l: &Layout, other_l: &Layout) -> Result<Self> {
+        self.on_cpu("compare", |x| x.cmp(op, &other.to_host()?, l, other_l))
+    }
+
+    fn to_dtype(&self, l: &Layout, dtype: DType) -> Result<Self> {
+        self.on_cpu("cast", |x| x.to_dtype(l, dtype))
+    }
+
+    fn unary_impl<B: UnaryOpT>(&self, l: &Layout) -> Result<Self> {
+        self.on_cpu(B::NAME, |x| x.unary_impl::<B>(l))
+    }
+
+    fn binary_impl<B: BinaryOpT>(
+        &self,
+        other: &Self,
+        l: &Layout,
+        other_l: &Layout,
+    ) -> Result<Self> {
+        self.on_cpu(B::NAME, |x| {
+            x.binary_impl::<B>(&other.to_host()?, l, other_l)
+        })
+    }
+
+    fn where_cond(
+        &self,
+        l: &Layout,
+        on_true: &Self,
+        on_true_l: &Layout,
+        on_false: &Self,
+        on_false_l: &Layout,
+    ) -> Result<Self> {
+        self.on_cpu("where", |x| {
+            x.where_cond(
+                l,
+                &on_true.to_host()?,
+                on_true_l,
+                &on_false.to_host()?,
+                on_false_l,
+            )
+        })
+    }
+
+    fn conv1d(&self, _: &Layout, _: &Self, _: &Layout, _: &ParamsConv1D) -> Result<Self> {
+        unsupported()
+    }
+
+    fn conv_transpose1d(
+        &self,
+        _: &Layout,
+        _: &Self,
+        _: &Layout,
+        _: &ParamsConvTranspose1D,
+    ) -> Result<Self> {
+        unsupported()
+    }
+
+    fn conv2d(&self, _: &Layout, _: &Self, _: &Layout, _: &ParamsConv2D) -> Result<Self> {
+        unsupported()
+    }
+
+    fn conv_transpose2d(
+        &self,
+        _: &Layout,
+        _: &Self,
+        _: &Layout,
+        _: &ParamsConvTranspose2D,
+    ) -> Result<Self> {
+        unsupported()
+    }
+
+    fn avg_pool2d(&self, _: &Layout, _: (usize, usize), _: (usize, usize)) -> Result<Self> {
+        unsupported()
+    }
+
+    fn max_pool2d(&self, _: &Layout, _: (usize, usize), _: (usize, usize)) -> Result<Self> {
+        unsupported()
+    }
+
+    fn upsample_nearest1d(&self, _: &Layout, _: usize) -> Result<Self> {
+        unsupported()
+    }
+
+    fn upsample_nearest2d(&self, _: &Layout, _: usize, _: usize) -> Result<Self> {
+        unsupported()
+    }
+
+    fn upsample_bilinear2d(
+        &self,
+        _: &Layout,
+        _: usize,
+        _: usize,
+        _: bool,
+        _: Option<f64>,
+        _: Option<f64>,
+    ) -> Result<Self> {
+        unsupported()
+    }
+
+    fn gather(&self, l: &Layout, ids: &Self, ids_l: &Layout, dim: usize) -> Result<Self> {
+        self.on_cpu("gather", |x| x.gather(l, &ids.to_host()?, ids_l, dim))
+    }
+
+    fn scatter_set(
+        &mut self,
+        l: &Layout,
+        ids: &Self,
+        ids_l: &Layout,
+        src: &Self,
+        src_l: &Layout,
+        dim: usize,
+    ) -> Result<()> {
+        fallback::write("scatter", [self], |[x]| {
+            x.scatter_set(l, &ids.to_host()?, ids_l, &src.to_host()?, src_l, dim)
+        })
+    }
+
+    fn scatter_add_set(
+        &mut self,
+        l: &Layout,
+        ids: &Self,
+        ids_l: &Layout,
+        src: &Self,
+        src_l: &Layout,
+        dim: usize,
+    ) -> Result<()> {
+        fallback::write("scatter_add", [self], |[x]| {
+            x.scatter_add_set(l, &ids.to_host()?, ids_l, &src.to_host()?, src_l, dim)
+        })
+    }
+
+    fn index_select(&self, ids: &Self, l: &Layout, ids_l: &Layout, dim: usize) -> Result<Self> {
+        self.on_cpu("index_select", |x| {
+            x.index_select(&ids.to_host()?, l, ids_l, dim)
+        })
+    }
+
+    fn index_add(
+        &self,
+        l: &Layout,
+        ids: &Self,
+        ids_l: &Layout,
+        src: &Self,
+        src_l: &Layout,
+        dim: usize,
+    ) -> Result<Self> {
+        self.on_cpu("index_add", |x| {
+            x.index_add(l, &ids.to_host()?, ids_l, &src.to_host()?, src_l, dim)
+        })
+    }
+
+    fn matmul(
+        &self,
+        other: &Self,
+        bmnk: (usize, usize, usize, usize),
+        l: &Layout,
+        other_l: &Layout,
+    ) -> Result<Self> {
+        self.on_cpu("matmul", |x| x.matmul(&other.to_host()?, bmnk, l, other_l))
+    }
+
+    fn copy_strided_src(&self, dst: &mut Self, dst_offset: usize, l: &Layout) -> Result<()> {
+        fallback::write("copy", [dst], |[dst]| {
+            self.to_host()?.copy_strided_src(dst, dst_offset, l)
+        })
+    }
+
+    fn copy2d(
+        &self,
+        dst: &mut Self,
+        d1: usize,
+        d2: usize,
+        src_stride: usize,
+        dst_stride: usize,
+        src_offset: usize,
+        dst_offset: usize,
+    ) -> Result<()> {
+        fallback::write("copy2d", [dst], |[dst]| {
+            let src = self.to_host()?;
+            src.copy2d(dst, d1, d2, src_stride, dst_stride, src_offset, dst_offset)
+        })
+    }
+
+    fn const_set(&mut self, value: Scalar, l: &Layout) -> Result<()> {
+        fallback::write("const_set", [self], |[x]| x.const_set(value, l))
+    }
+}
+
+impl BackendDevice for TpuDevice {
+    type Storage = TpuStorage;
+
+    fn new(_: usize) -> Result<Self> {
+        Ok(TpuDevice::open(&Options::default())?)
+    }
+
+    /// candle has no name for it.
+    fn location(&self) -> DeviceLocation {
+        DeviceLocation::Cpu
+    }
+
+    fn same_device(&self, other: &Self) -> bool {
+        self == other
+    }
+
+    fn zeros_impl(&self, shape: &Shape, dtype: DType) -> Result<TpuStorage> {
+        let mut storage = self.alloc(dtype, shape.elem_count())?;
+        ops::fill::fill(&mut storage, shape.elem_count(), 0.0)?;
+        Ok(storage)
+    }
+
+    unsafe fn alloc_uninit(&self, shape: &Shape, dtype: DType) -> Result<TpuStorage> {
+        Ok(self.alloc(dtype, shape.elem_count())?)
+    }
+
+    fn storage_from_slice<T: WithDType>(&self, data: &[T]) -> Result<TpuStorage> {
+        self.storage_from_cpu_storage_owned(T::to_cpu_storage(data))
+    }
+
+    fn storage_from_cpu_storage(&self, storage: &CpuStorage) -> Result<TpuStorage> {
+        Ok(TpuStorage::upload(*self, storage)?)
+    }
+
+    fn storage_from_cpu_storage_owned(&self, storage: CpuStorage) -> Result<TpuStorage> {
+        self.storage_from_cpu_storage(&storage)
+    }
+
+    /// Drawn on the host: candle's generator is the host's.
+    fn rand_uniform(&self, shape: &Shape, dtype: DType, low: f64, high: f64) -> Result<TpuStorage> {
+        self.storage_from_cpu_storage_owned(CpuDevice.rand_uniform(shape, dtype, low, high)?)
+    }
+
+    /// Drawn on the host: candle's generator is the host's.
+    fn rand_normal(&self, shape: &Shape, dtype: DType, mean: f64, std: f64) -> Result<TpuStorage> {
+        self.storage_from_cpu_storage_owned(CpuDevice.rand_normal(shape, dtype, mean, std)?)
+    }
+
+    fn set_seed(&self, seed: u64) -> Result<()> {
+        CpuDevice.set_seed(seed)
+    }
+
+    fn get_current_seed(&self) -> Result<u64> {
+        CpuDevice.get_current_seed()
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        Ok(TpuDevice::synchronize(*self)?)
+    }
+}

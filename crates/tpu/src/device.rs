@@ -1,0 +1,480 @@
+//! The device of this process: its memory, its one stream, and the launches on it.
+//!
+//! Everything is queued on one stream and runs in the order of the calls, uploads too, so a buffer may be reused as soon as the
+//! host has let go of it. Only a copy to the host waits. There is one device a process, and it stays open: the
+//! vendor's runtime can neither close one nor hold two.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::{CString, c_void};
+use std::fmt;
+use std::io::Write;
+use std::ptr::null_mut;
+use std::sync::{Mutex, MutexGuard, OnceLock};
+
+use candle_core::DType;
+use tempfile::TempDir;
+
+use crate::error::{Error, Result};
+use crate::launch::{Header, Kernel};
+use crate::sdk::Sdk;
+use crate::storage::TpuStorage;
+use crate::sys::{self, DevicePtr};
+use crate::{module, ops};
+
+/// Cores of a BM1690; what a launch asks for. The runtime gives as many as it has.
+const CORES: u64 = 8;
+/// The runtime hands out memory in units of this many bytes.
+const PAGE_BYTES: u64 = 4096;
+/// Launches that may be queued before the host waits: enough to keep the device busy, few enough to name the one that hangs.
+const MAX_QUEUED: usize = 256;
+/// Words that kernels report in: the launch that began last, the first fault, the launch that found it.
+const STATE_WORDS: usize = 3;
+
+/// How to open the device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Cores to use of the emulator; `None`: all eight. Results are the same for any number.
+    pub cores: Option<usize>,
+    /// Memory of the emulated device in bytes; `None`: the vendor's 4 GiB.
+    pub memory_bytes: Option<u64>,
+    /// What has no kernel is an error, instead of running on the CPU.
+    pub forbid_fallback: bool,
+    /// Wait after every launch, to tell which one fails.
+    pub synchronous: bool,
+}
+
+/// What has happened on the device so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// In tensors that exist.
+    pub live_bytes: u64,
+    pub peak_bytes: u64,
+    /// Allocated from the runtime and waiting for reuse.
+    pub free_bytes: u64,
+    /// Launches by kernel.
+    pub launches: BTreeMap<&'static str, u64>,
+    pub uploads: u64,
+    pub uploaded_bytes: u64,
+    /// Copies to the host; each waits for all that is queued.
+    pub downloads: u64,
+    pub downloaded_bytes: u64,
+    /// Operations without a kernel that ran on the CPU.
+    pub fallbacks: BTreeMap<&'static str, u64>,
+}
+
+impl Stats {
+    pub fn num_launches(&self) -> u64 {
+        self.launches.values().sum()
+    }
+}
+
+/// The opened device. Copies are the same device.
+#[derive(Clone, Copy)]
+pub struct TpuDevice(&'static Inner);
+
+struct Inner {
+    runtime: sys::Runtime,
+    options: Options,
+    state: Mutex<State>,
+    /// Where the emulator keeps copies of the module; not removed by itself.
+    _workdir: TempDir,
+}
+
+struct State {
+    stream: sys::Stream,
+    module: sys::Module,
+    /// Free addresses by size class.
+    free: HashMap<u64, Vec<u64>>,
+    /// Address of the [`STATE_WORDS`].
+    words: u64,
+    sequence: u32,
+    /// Names of the launches that may still run, oldest first.
+    queued: Vec<(u32, &'static str)>,
+    /// Data of uploads that may still be read.
+    staging: Vec<Vec<u8>>,
+    stats: Stats,
+}
+
+// SAFETY: the runtime takes calls from any thread that uses a stream made by another; all of ours hold the lock.
+unsafe impl Send for State {}
+
+static DEVICE: OnceLock<Inner> = OnceLock::new();
+static OPENING: Mutex<()> = Mutex::new(());
+
+impl TpuDevice {
+    /// Opens the device, or returns it if it is open with the same options.
+    pub fn open(options: &Options) -> Result<Self> {
+        let _one_at_a_time = OPENING
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(inner) = DEVICE.get() {
+            if inner.options != *options {
+                return Err(Error::AlreadyOpen);
+            }
+            return Ok(Self(inner));
+        }
+        let inner = Inner::open(options)?;
+        Ok(Self(DEVICE.get_or_init(|| inner)))
+    }
+
+    pub fn options(self) -> &'static Options {
+        &self.0.options
+    }
+
+    pub fn stats(self) -> Stats {
+        self.lock().stats.clone()
+    }
+
+    /// Waits until all that is queued has run. Error: a kernel has reported a fault.
+    pub fn synchronize(self) -> Result<()> {
+        self.lock().wait(&self.0.runtime)
+    }
+
+    /// `len` elements, their content unspecified.
+    pub fn alloc(self, dtype: DType, len: usize) -> Result<TpuStorage> {
+        let bytes = TpuStorage::bytes_of(dtype, len)?;
+        let address = self.lock().alloc(&self.0.runtime, bytes)?;
+        Ok(TpuStorage::new(self, address, dtype, len))
+    }
+
+    /// Gives memory that is kept for reuse back to the runtime.
+    pub fn trim(self) {
+        let mut state = self.lock();
+        // A failing wait is found again by whoever reads.
+        let _ = state.wait(&self.0.runtime);
+        state.release_free(&self.0.runtime);
+    }
+
+    pub(crate) fn give(self, address: u64, bytes: u64) {
+        self.lock().give(address, bytes);
+    }
+
+    /// Queues a copy to the device.
+    pub(crate) fn upload(self, address: u64, data: Vec<u8>) -> Result<()> {
+        if data.is_empty() {
+            return Ok(());
+        }
+        let runtime = &self.0.runtime;
+        let mut state = self.lock();
+        let bytes = data.len() as u64;
+        let (source, stream) = (data.as_ptr().cast(), state.stream);
+        // Kept until the next wait: the runtime reads it when the copy's turn comes.
+        state.staging.push(data);
+        // SAFETY: the buffer at `address` is ours and of at least this size; the source lives in `staging`.
+        let status =
+            unsafe { (runtime.copy_to_device_async)(address as DevicePtr, source, bytes, stream) };
+        state.stats.uploads += 1;
+        state.stats.uploaded_bytes += bytes;
+        succeeded("copy to the device", status)
+    }
+
+    /// Copies to the host, after all that is queued.
+    pub(crate) fn download(self, address: u64, out: &mut [u8]) -> Result<()> {
+        let runtime = &self.0.runtime;
+        let mut state = self.lock();
+        state.wait(runtime)?;
+        if out.is_empty() {
+            return Ok(());
+        }
+        state.stats.downloads += 1;
+        state.stats.downloaded_bytes += out.len() as u64;
+        copy_to_host(runtime, address, out)
+    }
+
+    pub(crate) fn launch<K: Kernel>(self, mut args: K) -> Result<()> {
+        let runtime = &self.0.runtime;
+        let mut state = self.lock();
+        state.sequence = state.sequence.wrapping_add(1);
+        *args.header() = Header {
+            state: state.words,
+            sequence: state.sequence,
+            reserved: 0,
+        };
+        let name = CString::new(K::NAME).expect("names have no NUL");
+        let bytes = size_of::<K>() as u32;
+        let (module, stream) = (state.module, state.stream);
+        // SAFETY: the kernel exists with arguments of this size (checked at opening), copied before the call returns.
+        let status = unsafe {
+            let args = (&raw const args).cast::<c_void>();
+            (runtime.launch_async)(module, name.as_ptr(), args, bytes, 1, CORES, stream)
+        };
+        succeeded(K::NAME, status)?;
+        let sequence = state.sequence;
+        state.queued.push((sequence, K::NAME));
+        *state.stats.launches.entry(K::NAME).or_default() += 1;
+        if self.0.options.synchronous || state.queued.len() >= MAX_QUEUED {
+            state.wait(runtime)?;
+        }
+        Ok(())
+    }
+
+    /// Counts an operation that has no kernel. Error: that is forbidden.
+    pub(crate) fn fall_back(self, op: &'static str) -> Result<()> {
+        if self.0.options.forbid_fallback {
+            return Err(Error::NoKernel { op });
+        }
+        *self.lock().stats.fallbacks.entry(op).or_default() += 1;
+        Ok(())
+    }
+
+    fn lock(self) -> MutexGuard<'static, State> {
+        // A panic between two calls leaves nothing half done on the device.
+        self.0
+            .state
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl Inner {
+    fn open(options: &Options) -> Result<Self> {
+        let sdk = Sdk::find()?;
+        let module = module::bytes()?;
+        check_kernels(module)?;
+        let io = |path: &std::path::Path, cause| Error::Io {
+            path: path.to_owned(),
+            cause,
+        };
+        let workdir = tempfile::Builder::new()
+            .prefix("tpu-train-device-")
+            .tempdir()
+            .map_err(|cause| io(&std::env::temp_dir(), cause))?;
+        set_environment(&sdk, options, &workdir);
+        let path = workdir.path().join("kernels.so");
+        std::fs::File::create(&path)
+            .and_then(|mut file| file.write_all(module))
+            .map_err(|cause| io(&path, cause))?;
+
+        let runtime = sys::Runtime::load(&sdk.library("libtpuv7_rt.so"))?;
+        let mut stream = null_mut();
+        // SAFETY: the order that the runtime asks for; the pointer is written once.
+        unsafe {
+            succeeded("initialise", (runtime.init)())?;
+            succeeded("open the device", (runtime.set_device)(0))?;
+            succeeded("make a stream", (runtime.stream_create)(&mut stream))?;
+        }
+        let name = CString::new(path.as_os_str().as_encoded_bytes())
+            .map_err(|_| Error::Module(format!("{} has a NUL", path.display())))?;
+        // SAFETY: the stream was made above, the file is an ELF library.
+        let module = unsafe { (runtime.load_module)(name.as_ptr(), stream) };
+        if module.is_null() {
+            return Err(Error::Module(format!(
+                "{} was not taken by the device",
+                path.display()
+            )));
+        }
+        let mut state = State {
+            stream,
+            module,
+            free: HashMap::new(),
+            words: 0,
+            sequence: 0,
+            queued: Vec::new(),
+            staging: Vec::new(),
+            stats: Stats::default(),
+        };
+        state.words = state.alloc(&runtime, PAGE_BYTES)?;
+        state.stats = Stats::default();
+        let inner = Self {
+            runtime,
+            options: options.clone(),
+            state: Mutex::new(state),
+            _workdir: workdir,
+        };
+        inner.clear_words()?;
+        Ok(inner)
+    }
+
+    fn clear_words(&self) -> Result<()> {
+        let mut state = self.state.lock().expect("just made");
+        let zeros = vec![0; 64];
+        let (source, stream, words) = (zeros.as_ptr().cast(), state.stream, state.words);
+        state.staging.push(zeros);
+        // SAFETY: a page was allocated for the words; the source lives in `staging` until the wait.
+        let status =
+            unsafe { (self.runtime.copy_to_device_async)(words as DevicePtr, source, 64, stream) };
+        succeeded("copy to the device", status)?;
+        state.wait(&self.runtime)
+    }
+}
+
+impl State {
+    fn alloc(&mut self, runtime: &sys::Runtime, bytes: u64) -> Result<u64> {
+        if bytes == 0 {
+            return Ok(0); // an empty tensor has no memory
+        }
+        let class = class_bytes(bytes);
+        let address = match self.free.get_mut(&class).and_then(Vec::pop) {
+            Some(address) => {
+                self.stats.free_bytes -= class;
+                address
+            }
+            None => self.alloc_fresh(runtime, class)?,
+        };
+        self.stats.live_bytes += class;
+        self.stats.peak_bytes = self.stats.peak_bytes.max(self.stats.live_bytes);
+        Ok(address)
+    }
+
+    fn alloc_fresh(&mut self, runtime: &sys::Runtime, bytes: u64) -> Result<u64> {
+        let mut address: DevicePtr = null_mut();
+        // SAFETY: the size is not 0; the pointer is written on success.
+        let mut status = unsafe { (runtime.malloc)(&mut address, bytes, 0) };
+        if status != 0 && self.stats.free_bytes > 0 {
+            // Other sizes may lie idle. What is queued may still use them.
+            self.wait(runtime)?;
+            self.release_free(runtime);
+            // SAFETY: as above.
+            status = unsafe { (runtime.malloc)(&mut address, bytes, 0) };
+        }
+        if status != 0 {
+            let (live_bytes, free_bytes) = (self.stats.live_bytes, self.stats.free_bytes);
+            return Err(Error::OutOfMemory {
+                bytes,
+                live_bytes,
+                free_bytes,
+            });
+        }
+        Ok(address as u64)
+    }
+
+    fn give(&mut self, address: u64, bytes: u64) {
+        if address == 0 {
+            return;
+        }
+        let class = class_bytes(bytes);
+        self.stats.live_bytes -= class;
+        self.stats.free_bytes += class;
+        self.free.entry(class).or_default().push(address);
+    }
+
+    fn release_free(&mut self, runtime: &sys::Runtime) {
+        for address in self.free.drain().flat_map(|(_, addresses)| addresses) {
+            let mut address = address as DevicePtr;
+            // SAFETY: an address from `malloc` that nothing refers to any more.
+            unsafe { (runtime.free)(&mut address, 0) };
+        }
+        self.stats.free_bytes = 0;
+    }
+
+    /// Waits for the stream, then asks whether a kernel found something wrong.
+    fn wait(&mut self, runtime: &sys::Runtime) -> Result<()> {
+        // SAFETY: the stream was made at opening.
+        let status = unsafe { (runtime.stream_synchronize)(self.stream) };
+        succeeded("wait for the device", status)?;
+        self.staging.clear();
+        if self.queued.is_empty() {
+            return Ok(());
+        }
+        let queued = std::mem::take(&mut self.queued);
+        let mut words = [0; 4 * STATE_WORDS];
+        copy_to_host(runtime, self.words, &mut words)?;
+        let word = |i: usize| u32::from_le_bytes(words[4 * i..][..4].try_into().expect("4 bytes"));
+        match word(1) {
+            0 => Ok(()),
+            fault => {
+                let sequence = word(2);
+                let op = queued
+                    .iter()
+                    .find(|(at, _)| *at == sequence)
+                    .map(|(_, op)| *op);
+                Err(Error::Fault {
+                    sequence,
+                    op: op.unwrap_or("a kernel"),
+                    fault: fault_text(fault),
+                })
+            }
+        }
+    }
+}
+
+/// The faults of `kernels/kernel.h`.
+fn fault_text(fault: u32) -> &'static str {
+    match fault {
+        1 => "an index is out of range",
+        _ => "unknown fault",
+    }
+}
+
+fn copy_to_host(runtime: &sys::Runtime, address: u64, out: &mut [u8]) -> Result<()> {
+    let bytes = out.len() as u64;
+    // SAFETY: the buffer at `address` has at least this size, `out` too, and nothing is queued that writes it.
+    let status =
+        unsafe { (runtime.copy_to_host)(out.as_mut_ptr().cast(), address as *const c_void, bytes) };
+    succeeded("copy to the host", status)
+}
+
+/// Sizes that share free memory: pages, eight classes an octave.
+fn class_bytes(bytes: u64) -> u64 {
+    let pages = bytes.div_ceil(PAGE_BYTES);
+    if pages <= 8 {
+        return pages * PAGE_BYTES;
+    }
+    let step = (1 << (pages - 1).ilog2()) / 8;
+    pages.div_ceil(step) * step * PAGE_BYTES
+}
+
+/// Every kernel that the host may launch is in the module, with arguments of the same size.
+fn check_kernels(bytes: &[u8]) -> Result<()> {
+    let sizes = module::kernels(bytes)?;
+    for (name, bytes) in ops::kernels() {
+        match sizes.get(name) {
+            Some(size) if *size == bytes => {}
+            Some(size) => {
+                let why = format!("`{name}` takes {size} bytes of arguments, the host has {bytes}");
+                return Err(Error::Module(why));
+            }
+            None => return Err(Error::Module(format!("it does not define `{name}`"))),
+        }
+    }
+    Ok(())
+}
+
+/// What the emulator reads from the environment. A driver for a chip does not look at it.
+fn set_environment(sdk: &Sdk, options: &Options, workdir: &TempDir) {
+    let set = |name: &str, value: &std::ffi::OsStr| {
+        if std::env::var_os(name).is_none() {
+            // SAFETY: once a process, before the vendor's library is loaded; Rust's own readers take a lock.
+            unsafe { std::env::set_var(name, value) };
+        }
+    };
+    set(
+        "TPU_EMULATOR_PATH",
+        sdk.library("libtpuv7_emulator.so").as_os_str(),
+    );
+    set(
+        "TPU_SCALAR_EMULATOR_PATH",
+        sdk.library("libtpuv7_scalar_emulator.so").as_os_str(),
+    );
+    // The vendor's spelling.
+    set("TPU_SCALAER_EMULATOR_WORKDIR", workdir.path().as_os_str());
+    // Products of 16-bit numbers through oneDNN: the same numbers, 15 to 40 times as fast.
+    set("CMODEL_FAST_EXEC", "1".as_ref());
+    if let Some(cores) = options.cores {
+        set("TPU_RT_CORE_NUM", cores.to_string().as_ref());
+    }
+    if let Some(bytes) = options.memory_bytes {
+        set("CMODEL_GLOBAL_MEM_SIZE", bytes.to_string().as_ref());
+    }
+}
+
+fn succeeded(call: &'static str, status: i32) -> Result<()> {
+    match status {
+        0 => Ok(()),
+        status => Err(Error::Runtime { call, status }),
+    }
+}
+
+impl PartialEq for TpuDevice {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self.0, other.0)
+    }
+}
+
+impl Eq for TpuDevice {}
+
+impl fmt::Debug for TpuDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Tpu")
+    }
+}

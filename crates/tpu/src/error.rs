@@ -1,0 +1,53 @@
+//! What can go wrong with the device.
+
+use std::path::PathBuf;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Sdk(#[from] crate::sdk::SdkError),
+    #[error("{}: {cause}", path.display())]
+    Library { path: PathBuf, cause: String },
+    /// The binary was built without kernels.
+    #[error("this build has no TPU kernels: {0}")]
+    NoKernels(String),
+    #[error("the kernel module: {0}")]
+    Module(String),
+    #[error("{call}: the runtime says {status}")]
+    Runtime { call: &'static str, status: i32 },
+    #[error(
+        "out of device memory: {bytes} bytes asked for, {live_bytes} in use, {free_bytes} kept for reuse"
+    )]
+    OutOfMemory {
+        bytes: u64,
+        live_bytes: u64,
+        free_bytes: u64,
+    },
+    #[error("launch {sequence} ({op}): {fault}")]
+    Fault {
+        sequence: u32,
+        op: &'static str,
+        fault: &'static str,
+    },
+    #[error("{op} has no kernel on this device, and device.fallback=error forbids the CPU")]
+    NoKernel { op: &'static str },
+    #[error("{0:?} has no form on this device")]
+    DType(candle_core::DType),
+    #[error("{0} does not fit 32 bits, and the device has no wider integers")]
+    Narrow(i64),
+    #[error("the device is open already, with other options")]
+    AlreadyOpen,
+    #[error("{path}: {cause}", path = path.display())]
+    Io {
+        path: PathBuf,
+        cause: std::io::Error,
+    },
+}
+
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl From<Error> for candle_core::Error {
+    fn from(error: Error) -> Self {
+        candle_core::Error::wrap(error)
+    }
+}

@@ -1,0 +1,331 @@
+//! [`FusedOps`] on the device. What has no kernel runs on the CPU, counted.
+
+use candle_core::{CpuStorage, Result};
+use tt_cpu::{AttentionParams, CrossEntropyParams, FusedOps, RngKey, UpdateRule, View, Write};
+
+use crate::fallback::{read, write};
+use crate::{TpuStorage, ops};
+
+type Tpu<'a> = View<'a, TpuStorage>;
+
+impl FusedOps for TpuStorage {
+    fn fill(&mut self, len: usize, value: f32) -> Result<()> {
+        Ok(ops::fill::fill(self, len, f64::from(value))?)
+    }
+
+    fn cast_into(x: Tpu, out: &mut Self) -> Result<()> {
+        let x = read(x)?;
+        write("cast", [out], |[out]| CpuStorage::cast_into(x.view(), out))
+    }
+
+    fn add_into(a: Tpu, b: Tpu, out: &mut Self) -> Result<()> {
+        let (a, b) = (read(a)?, read(b)?);
+        write("add", [out], |[out]| {
+            CpuStorage::add_into(a.view(), b.view(), out)
+        })
+    }
+
+    fn axpy(&mut self, alpha: f32, x: Tpu) -> Result<()> {
+        let x = read(x)?;
+        write("axpy", [self], |[out]| out.axpy(alpha, x.view()))
+    }
+
+    fn scale(&mut self, len: usize, alpha: f32, factor: Option<Tpu>) -> Result<()> {
+        let factor = factor.map(read).transpose()?;
+        write("scale", [self], |[out]| {
+            out.scale(len, alpha, factor.as_ref().map(|f| f.view()))
+        })
+    }
+
+    fn matmul_into(a: Tpu, b: Tpu, out: &mut Self, mode: Write) -> Result<()> {
+        let (a, b) = (read(a)?, read(b)?);
+        write("matmul", [out], |[out]| {
+            CpuStorage::matmul_into(a.view(), b.view(), out, mode)
+        })
+    }
+
+    fn broadcast_row_into(row: Tpu, rows: usize, out: &mut Self) -> Result<()> {
+        let row = read(row)?;
+        write("broadcast_row", [out], |[out]| {
+            CpuStorage::broadcast_row_into(row.view(), rows, out)
+        })
+    }
+
+    fn sum_rows_into(x: Tpu, rows: usize, out: &mut Self, mode: Write) -> Result<()> {
+        let x = read(x)?;
+        write("sum_rows", [out], |[out]| {
+            CpuStorage::sum_rows_into(x.view(), rows, out, mode)
+        })
+    }
+
+    fn sum_squares_into(x: Tpu, out: &mut Self, slot: usize) -> Result<()> {
+        let x = read(x)?;
+        write("sum_squares", [out], |[out]| {
+            CpuStorage::sum_squares_into(x.view(), out, slot)
+        })
+    }
+
+    fn rms_norm(x: Tpu, weight: Tpu, eps: f32, y: &mut Self, inv_rms: &mut Self) -> Result<()> {
+        let (x, weight) = (read(x)?, read(weight)?);
+        write("rms_norm", [y, inv_rms], |[y, inv_rms]| {
+            CpuStorage::rms_norm(x.view(), weight.view(), eps, y, inv_rms)
+        })
+    }
+
+    fn rms_norm_backward(
+        x: Tpu,
+        weight: Tpu,
+        inv_rms: Tpu,
+        dy: Tpu,
+        dx: Option<&mut Self>,
+        dweight: Option<(&mut Self, Write)>,
+    ) -> Result<()> {
+        let (x, weight, inv_rms, dy) = (read(x)?, read(weight)?, read(inv_rms)?, read(dy)?);
+        let run = |dx: Option<&mut CpuStorage>, dweight: Option<(&mut CpuStorage, Write)>| {
+            let (x, weight) = (x.view(), weight.view());
+            CpuStorage::rms_norm_backward(x, weight, inv_rms.view(), dy.view(), dx, dweight)
+        };
+        if let Some(dx) = dx {
+            write("rms_norm_backward", [dx], |[dx]| run(Some(dx), None))?;
+        }
+        if let Some((dweight, mode)) = dweight {
+            write("rms_norm_backward", [dweight], |[dw]| {
+                run(None, Some((dw, mode)))
+            })?;
+        }
+        Ok(())
+    }
+
+    fn rope(x: Tpu, cos: Tpu, sin: Tpu, positions: Tpu, inverse: bool, y: &mut Self) -> Result<()> {
+        let (x, cos, sin, positions) = (read(x)?, read(cos)?, read(sin)?, read(positions)?);
+        write("rope", [y], |[y]| {
+            CpuStorage::rope(
+                x.view(),
+                cos.view(),
+                sin.view(),
+                positions.view(),
+                inverse,
+                y,
+            )
+        })
+    }
+
+    fn swiglu(gate: Tpu, up: Tpu, y: &mut Self) -> Result<()> {
+        let (gate, up) = (read(gate)?, read(up)?);
+        write("swiglu", [y], |[y]| {
+            CpuStorage::swiglu(gate.view(), up.view(), y)
+        })
+    }
+
+    fn swiglu_backward(
+        gate: Tpu,
+        up: Tpu,
+        dy: Tpu,
+        dgate: &mut Self,
+        dup: &mut Self,
+    ) -> Result<()> {
+        let (gate, up, dy) = (read(gate)?, read(up)?, read(dy)?);
+        write("swiglu_backward", [dgate, dup], |[dgate, dup]| {
+            CpuStorage::swiglu_backward(gate.view(), up.view(), dy.view(), dgate, dup)
+        })
+    }
+
+    fn attention(
+        params: &AttentionParams,
+        q: Tpu,
+        k: Tpu,
+        v: Tpu,
+        segments: Option<(Tpu, Tpu)>,
+        out: &mut Self,
+        lse: &mut Self,
+    ) -> Result<()> {
+        let (q, k, v) = (read(q)?, read(k)?, read(v)?);
+        let segments = segments.map(|(q, k)| Ok::<_, candle_core::Error>((read(q)?, read(k)?)));
+        let segments = segments.transpose()?;
+        write("attention", [out, lse], |[out, lse]| {
+            let segments = segments.as_ref().map(|(q, k)| (q.view(), k.view()));
+            CpuStorage::attention(params, q.view(), k.view(), v.view(), segments, out, lse)
+        })
+    }
+
+    fn attention_backward(
+        params: &AttentionParams,
+        q: Tpu,
+        k: Tpu,
+        v: Tpu,
+        segments: Option<(Tpu, Tpu)>,
+        out: Tpu,
+        lse: Tpu,
+        dout: Tpu,
+        dq: &mut Self,
+        dk: &mut Self,
+        dv: &mut Self,
+    ) -> Result<()> {
+        let (q, k, v) = (read(q)?, read(k)?, read(v)?);
+        let (out, lse, dout) = (read(out)?, read(lse)?, read(dout)?);
+        let segments = segments.map(|(q, k)| Ok::<_, candle_core::Error>((read(q)?, read(k)?)));
+        let segments = segments.transpose()?;
+        write("attention_backward", [dq, dk, dv], |[dq, dk, dv]| {
+            let segments = segments.as_ref().map(|(q, k)| (q.view(), k.view()));
+            CpuStorage::attention_backward(
+                params,
+                q.view(),
+                k.view(),
+                v.view(),
+                segments,
+                out.view(),
+                lse.view(),
+                dout.view(),
+                dq,
+                dk,
+                dv,
+            )
+        })
+    }
+
+    fn linear_cross_entropy(
+        params: &CrossEntropyParams,
+        hidden: Tpu,
+        weight: Tpu,
+        labels: Tpu,
+        totals: &mut Self,
+        dhidden: Option<&mut Self>,
+        dweight: Option<&mut Self>,
+    ) -> Result<()> {
+        let (hidden, weight, labels) = (read(hidden)?, read(weight)?, read(labels)?);
+        let (hidden, weight, labels) = (hidden.view(), weight.view(), labels.view());
+        let run = CpuStorage::linear_cross_entropy;
+        write("linear_cross_entropy", [totals], |[totals]| {
+            run(params, hidden, weight, labels, totals, None, None)
+        })?;
+        let mut totals = tt_cpu::pool::take(candle_core::DType::F32, 3);
+        if let Some(dhidden) = dhidden {
+            write("linear_cross_entropy", [dhidden], |[dhidden]| {
+                run(
+                    params,
+                    hidden,
+                    weight,
+                    labels,
+                    &mut totals,
+                    Some(dhidden),
+                    None,
+                )
+            })?;
+        }
+        if let Some(dweight) = dweight {
+            write("linear_cross_entropy", [dweight], |[dweight]| {
+                run(
+                    params,
+                    hidden,
+                    weight,
+                    labels,
+                    &mut totals,
+                    None,
+                    Some(dweight),
+                )
+            })?;
+        }
+        Ok(())
+    }
+
+    fn embedding(weight: Tpu, ids: Tpu, y: &mut Self) -> Result<()> {
+        let (weight, ids) = (read(weight)?, read(ids)?);
+        write("embedding", [y], |[y]| {
+            CpuStorage::embedding(weight.view(), ids.view(), y)
+        })
+    }
+
+    fn embedding_backward(ids: Tpu, dy: Tpu, dweight: &mut Self) -> Result<()> {
+        let (ids, dy) = (read(ids)?, read(dy)?);
+        write("embedding_backward", [dweight], |[dweight]| {
+            CpuStorage::embedding_backward(ids.view(), dy.view(), dweight)
+        })
+    }
+
+    fn dropout(x: Tpu, p: f32, rng: RngKey, y: &mut Self) -> Result<()> {
+        let x = read(x)?;
+        write("dropout", [y], |[y]| {
+            CpuStorage::dropout(x.view(), p, rng, y)
+        })
+    }
+
+    /// Drawn on the host, as weights are but once: the same bits as on the CPU.
+    fn fill_normal(&mut self, len: usize, mean: f32, std: f32, rng: RngKey) -> Result<()> {
+        let mut host = tt_cpu::pool::take(candle_core::DType::F32, len);
+        host.fill_normal(len, mean, std, rng)?;
+        *self = TpuStorage::upload(self.on(), &host)?;
+        Ok(())
+    }
+
+    /// Drawn on the host, as weights are but once: the same bits as on the CPU.
+    fn fill_uniform(&mut self, len: usize, low: f32, high: f32, rng: RngKey) -> Result<()> {
+        let mut host = tt_cpu::pool::take(candle_core::DType::F32, len);
+        host.fill_uniform(len, low, high, rng)?;
+        *self = TpuStorage::upload(self.on(), &host)?;
+        Ok(())
+    }
+
+    fn optimizer_step(
+        rule: &UpdateRule,
+        param: &mut Self,
+        grad: Tpu,
+        grad_scale: Tpu,
+        states: &mut [&mut Self],
+        sums: Option<(&mut Self, usize)>,
+    ) -> Result<()> {
+        param.on().fall_back("optimizer_step")?;
+        let (grad, grad_scale) = (read(grad)?, read(grad_scale)?);
+        let mut host_param = param.to_host()?;
+        let mut host_states = Vec::new();
+        for state in states.iter() {
+            host_states.push(state.to_host()?);
+        }
+        let mut host_sums = None;
+        if let Some((sums, slot)) = &sums {
+            host_sums = Some((sums.to_host()?, *slot));
+        }
+        CpuStorage::optimizer_step(
+            rule,
+            &mut host_param,
+            grad.view(),
+            grad_scale.view(),
+            &mut host_states.iter_mut().collect::<Vec<_>>(),
+            host_sums.as_mut().map(|(sums, slot)| (sums, *slot)),
+        )?;
+        *param = TpuStorage::upload(param.on(), &host_param)?;
+        for (state, host) in states.iter_mut().zip(&host_states) {
+            **state = TpuStorage::upload(state.on(), host)?;
+        }
+        if let (Some((sums, _)), Some((host, _))) = (sums, host_sums) {
+            *sums = TpuStorage::upload(sums.on(), &host)?;
+        }
+        Ok(())
+    }
+
+    fn combine(
+        &mut self,
+        len: usize,
+        alpha: f32,
+        x: Option<(f32, Tpu)>,
+        to_bf16: bool,
+    ) -> Result<()> {
+        let x = x
+            .map(|(beta, x)| Ok::<_, candle_core::Error>((beta, read(x)?)))
+            .transpose()?;
+        write("combine", [self], |[out]| {
+            out.combine(
+                len,
+                alpha,
+                x.as_ref().map(|(beta, x)| (*beta, x.view())),
+                to_bf16,
+            )
+        })
+    }
+
+    fn clip_value(&mut self, len: usize, scale: Tpu, max: f32) -> Result<()> {
+        let scale = read(scale)?;
+        write("clip_value", [self], |[out]| {
+            out.clip_value(len, scale.view(), max)
+        })
+    }
+}

@@ -1,0 +1,70 @@
+//! Typed launches: an argument struct of the kernel's layout, its name, and a line on what it works on.
+//!
+//! Nothing comes back from a launch that goes wrong: an unknown name does nothing, a failed check ends the process, a bad
+//! address hangs. So all that must hold is checked before, by who fills in the arguments (`ops`), and the size of
+//! the struct when the device is opened (`module`).
+
+/// The first field of every argument struct; filled in by the launch.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Header {
+    /// Address of the words that kernels report in.
+    pub state: u64,
+    /// Counts launches, from 1.
+    pub sequence: u32,
+    pub reserved: u32,
+}
+
+/// The arguments of a kernel.
+///
+/// # Safety
+/// The type is `#[repr(C)]`, starts with a [`Header`], and has the fields of the kernel's C struct in their order.
+pub(crate) unsafe trait Kernel: Copy {
+    /// Its name in the module.
+    const NAME: &'static str;
+    fn header(&mut self) -> &mut Header;
+}
+
+/// Defines argument structs. Fields are u64 (addresses, counts), i64, u32, i32 or f32, in the order of the C struct; the 64-bit
+/// ones come first, so that neither side pads.
+macro_rules! kernels {
+    ($($(#[$doc:meta])* $name:ident = $symbol:literal { $($(#[$field_doc:meta])* $field:ident: $ty:ty),* $(,)? })*) => {
+        $(
+            $(#[$doc])*
+            #[repr(C)]
+            #[derive(Clone, Copy, Debug, Default)]
+            pub(crate) struct $name {
+                pub launch: $crate::launch::Header,
+                $($(#[$field_doc])* pub $field: $ty,)*
+            }
+
+            // SAFETY: repr(C), the header first; the fields are those of the C struct, which the size check at opening supports.
+            unsafe impl $crate::launch::Kernel for $name {
+                const NAME: &'static str = $symbol;
+
+                fn header(&mut self) -> &mut $crate::launch::Header {
+                    &mut self.launch
+                }
+            }
+        )*
+
+        /// Name and bytes of the arguments of each kernel of this family.
+        pub(crate) const KERNELS: &[(&str, usize)] = &[$(($symbol, size_of::<$name>())),*];
+    };
+}
+pub(crate) use kernels;
+
+/// How the device's kernels call a dtype. `None`: not on this device.
+pub(crate) fn dtype_code(dtype: candle_core::DType) -> Option<u32> {
+    use candle_core::DType;
+    Some(match dtype {
+        DType::U8 => 0,
+        DType::F16 => 3,
+        DType::F32 => 5,
+        DType::U32 => 8,
+        // i64 is held as i32: the device has no 64-bit integers.
+        DType::I32 | DType::I64 => 9,
+        DType::BF16 => 11,
+        _ => return None,
+    })
+}

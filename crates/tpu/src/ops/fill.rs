@@ -1,0 +1,43 @@
+//! `y[i] = value`.
+
+use candle_core::DType;
+use half::{bf16, f16};
+
+use crate::error::{Error, Result};
+use crate::launch::{dtype_code, kernels};
+use crate::storage::TpuStorage;
+
+kernels! {
+    Fill = "fill" {
+        y: u64,
+        n: u64,
+        /// Of one element.
+        bits: u32,
+        dtype: u32,
+    }
+}
+
+/// Sets elements `0..len`.
+pub(crate) fn fill(y: &mut TpuStorage, len: usize, value: f64) -> Result<()> {
+    assert!(len <= y.len(), "fill: {len} of {} elements", y.len());
+    if len == 0 {
+        return Ok(());
+    }
+    let dtype = y.kind();
+    let bits = match dtype {
+        DType::F32 => (value as f32).to_bits(),
+        DType::BF16 => bf16::from_f64(value).to_bits().into(),
+        DType::F16 => f16::from_f64(value).to_bits().into(),
+        DType::U8 => (value as u8).into(),
+        DType::U32 => value as u32,
+        DType::I32 | DType::I64 => value as i32 as u32,
+        other => return Err(Error::DType(other)),
+    };
+    y.on().launch(Fill {
+        y: y.address_at(0),
+        n: len as u64,
+        bits,
+        dtype: dtype_code(dtype).ok_or(Error::DType(dtype))?,
+        ..Fill::default()
+    })
+}
