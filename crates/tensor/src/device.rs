@@ -5,10 +5,11 @@
 
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use candle_core::backend::BackendStorage;
+use candle_core::backend::{BackendDevice, BackendStorage};
 use candle_core::{CpuStorage, DType, Layout, WithDType};
 use tt_cpu::{FusedOps, View, pool};
 use tt_meta::{MetaDevice, MetaStorage};
+use tt_tpu::{TpuDevice, TpuStorage};
 
 use crate::error::{Error, Result};
 
@@ -18,12 +19,15 @@ pub enum Device {
     Cpu,
     /// Holds nothing and computes nothing, but counts what the CPU would: for plans.
     Meta(MetaDevice),
+    /// A Sophgo TPU, or its emulator.
+    Tpu(TpuDevice),
 }
 
 /// The memory of a tensor on its device.
 pub enum Storage {
     Cpu(CpuStorage),
     Meta(MetaStorage),
+    Tpu(TpuStorage),
 }
 
 /// A storage type of one device: candle's operations and ours.
@@ -60,6 +64,7 @@ macro_rules! backend {
 
 backend!(Cpu, CpuStorage);
 backend!(Meta, MetaStorage);
+backend!(Tpu, TpuStorage);
 
 /// Runs an expression with the type name `$backend` bound to the device's storage.
 macro_rules! on_device {
@@ -73,6 +78,10 @@ macro_rules! on_device {
                 type $backend = tt_meta::MetaStorage;
                 $body
             }
+            $crate::device::Device::Tpu(_) => {
+                type $backend = tt_tpu::TpuStorage;
+                $body
+            }
         }
     };
 }
@@ -84,6 +93,7 @@ impl Device {
         match self {
             Device::Cpu => tt_cpu::isa(),
             Device::Meta(_) => "none",
+            Device::Tpu(_) => "tpu",
         }
     }
 
@@ -92,19 +102,21 @@ impl Device {
         match self {
             Device::Cpu => pool::trim(),
             Device::Meta(device) => device.trim(),
+            Device::Tpu(device) => device.trim(),
         }
     }
 
     /// A buffer of `len` elements from the device's pool; its content is unspecified.
-    pub(crate) fn alloc(self, dtype: DType, len: usize) -> Output {
+    pub(crate) fn alloc(self, dtype: DType, len: usize) -> Result<Output> {
         let storage = match self {
             Device::Cpu => Storage::Cpu(pool::take(dtype, len)),
             Device::Meta(device) => Storage::Meta(device.take(dtype, len)),
+            Device::Tpu(device) => Storage::Tpu(device.alloc(dtype, len)?),
         };
-        Output {
+        Ok(Output {
             storage,
             is_pooled: true,
-        }
+        })
     }
 }
 
@@ -129,17 +141,19 @@ impl Output {
 
     /// Copies `data` to the device.
     pub fn upload<T: WithDType>(data: &[T], device: Device) -> Result<Self> {
-        let mut out = device.alloc(T::DTYPE, data.len());
-        // Filling a pooled vector, not a fresh one, keeps the input path of a step free of allocation.
-        out.storage = match out.storage {
-            Storage::Cpu(storage) => {
-                let mut values = T::cpu_storage_data(storage)?;
+        Ok(match device {
+            Device::Cpu => {
+                // Filling a pooled vector, not a fresh one, keeps the input path of a step free of allocation.
+                let mut values = T::cpu_storage_data(pool::take(T::DTYPE, data.len()))?;
                 values.copy_from_slice(data);
-                Storage::Cpu(T::to_cpu_storage_owned(values))
+                Self {
+                    storage: Storage::Cpu(T::to_cpu_storage_owned(values)),
+                    is_pooled: true,
+                }
             }
-            Storage::Meta(storage) => Storage::Meta(storage),
-        };
-        Ok(out)
+            Device::Meta(_) => device.alloc(T::DTYPE, data.len())?,
+            Device::Tpu(device) => Self::from_backend(device.storage_from_slice(data)?),
+        })
     }
 
     pub fn into_buffer(self) -> Arc<Buffer> {
@@ -194,7 +208,7 @@ impl Drop for Buffer {
         if let Ok(slot) = self.storage.get_mut() {
             match slot.take() {
                 Some(Storage::Cpu(storage)) => pool::give(storage),
-                Some(Storage::Meta(_)) | None => {}
+                Some(Storage::Meta(_) | Storage::Tpu(_)) | None => {} // theirs to keep account of
             }
         }
     }

@@ -22,6 +22,8 @@ pub enum Error {
     #[error("{op}: {why}")]
     Invalid { op: &'static str, why: String },
     #[error(transparent)]
+    Tpu(#[from] tt_tpu::Error),
+    #[error(transparent)]
     Backend(#[from] candle_core::Error),
 }
 

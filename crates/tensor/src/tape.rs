@@ -347,7 +347,7 @@ impl Gradients<'_> {
             let (sum, write) = match slot {
                 Some(sum) => (crate::ops::owned(sum)?, Write::Accumulate),
                 None => {
-                    let out = like.device.alloc(like.dtype, like.elem_count());
+                    let out = like.device.alloc(like.dtype, like.elem_count())?;
                     let shape = like.shape().clone();
                     let fresh = Tensor::from_output(out, like.dtype, like.device, shape);
                     (fresh, Write::Assign)

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use candle_core::{CpuStorage, DType, Layout, Shape, WithDType};
 use tt_cpu::FusedOps;
+use tt_tpu::TpuStorage;
 
 use crate::device::{Buffer, Device, Output, Reading, Storage, on_device};
 use crate::error::{Error, Result};
@@ -88,7 +89,7 @@ impl Tensor {
         fill: impl FnOnce(&mut Output, usize) -> Result<()>,
     ) -> Result<Self> {
         let len = shape.elem_count();
-        let mut out = device.alloc(DType::F32, len);
+        let mut out = device.alloc(DType::F32, len)?;
         fill(&mut out, len)?;
         Ok(Self::from_output(out, DType::F32, device, shape))
     }
@@ -200,6 +201,11 @@ impl Tensor {
                 out.extend_from_slice(&storage.as_slice::<T>()?[range]);
             }
             Device::Meta(_) => out.resize(range.len(), T::from_f64(0.0)),
+            Device::Tpu(_) => {
+                let storage: &TpuStorage = reading.guard.of()?;
+                let host = storage.download(start, range.len())?;
+                out.extend_from_slice(host.as_slice::<T>()?);
+            }
         }
         Ok(())
     }

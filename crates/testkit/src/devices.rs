@@ -1,21 +1,82 @@
 //! The devices that tests run on.
 
-use tt_tensor::Device;
+use std::sync::{Mutex, OnceLock};
 
-/// Every device of this machine; a test of an operation runs on each.
+use tt_tensor::{Device, TpuDevice};
+use tt_tpu::{Options, sdk::Sdk};
+
+/// Every device of this machine.
 pub fn devices() -> Vec<Device> {
-    vec![Device::Cpu]
+    let mut devices = vec![Device::Cpu];
+    devices.extend(tpu().map(Device::Tpu));
+    devices
 }
 
-/// Defines one test a device from a body that takes the device: `on_each_device!(fn name(device) { .. });`
+/// The emulated TPU, on which nothing may fall back to the CPU; `None` where the vendor's libraries are missing, which fails
+/// with `CI` set.
+///
+/// It has two cores, or as many as `TT_TPU_CORES` says: results are the same, and few are faster on a small machine.
+pub fn tpu() -> Option<TpuDevice> {
+    static TPU: OnceLock<Option<TpuDevice>> = OnceLock::new();
+    *TPU.get_or_init(|| {
+        if let Err(why) = Sdk::find() {
+            assert!(std::env::var_os("CI").is_none(), "no TPU to test on: {why}");
+            eprintln!("SKIPPED ON THE TPU: {why}");
+            return None;
+        }
+        let cores =
+            std::env::var("TT_TPU_CORES").map_or(2, |cores| cores.parse().expect("a number"));
+        let options = Options {
+            cores: Some(cores),
+            forbid_fallback: std::env::var_os("TT_TPU_STRICT").is_some(),
+            ..Options::default()
+        };
+        Some(tt_tpu::open(&options).expect("the TPU opens"))
+    })
+}
+
+/// Runs a test on the TPU, if there is one, alone, and asserts that it launched kernels there.
+pub fn on_tpu(body: impl FnOnce(Device)) {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let Some(tpu) = tpu() else {
+        return;
+    };
+    // A failed test is no reason for the next one to fail.
+    let _alone = ALONE
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner());
+    let before = tpu.stats();
+    body(Device::Tpu(tpu));
+    let after = tpu.stats();
+    let launched: Vec<_> = after
+        .launches
+        .iter()
+        .filter(|(kernel, count)| before.launches.get(*kernel) != Some(*count))
+        .map(|(kernel, _)| *kernel)
+        .collect();
+    assert!(!launched.is_empty(), "the test launched nothing on the TPU");
+    println!("launched {}", launched.join(", "));
+}
+
+/// Defines a module with one test a device, from a body that takes the device:
+/// `on_each_device!(fn name(device) { .. });` gives `name::cpu` and `name::tpu`.
 #[macro_export]
 macro_rules! on_each_device {
     ($(#[$attr:meta])* fn $name:ident($device:ident) $body:block) => {
         $(#[$attr])*
-        #[test]
-        fn $name() {
-            for $device in $crate::devices() {
-                $body
+        mod $name {
+            use super::*;
+
+            fn body($device: $crate::Device) $body
+
+            #[test]
+            fn cpu() {
+                body($crate::Device::Cpu);
+            }
+
+            #[test]
+            fn tpu() {
+                $crate::on_tpu(body);
             }
         }
     };

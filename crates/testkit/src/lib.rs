@@ -7,8 +7,9 @@ mod golden;
 mod gradient;
 mod mounts;
 
-pub use devices::devices;
+pub use devices::{devices, on_tpu, tpu};
 pub use gguf::{gguf_metadata, write_gguf};
 pub use golden::{Case, CurvePoint, Golden, Tensors, Tolerances, relative_l2};
 pub use gradient::check_gradients;
 pub use mounts::{SmallDisk, in_own_mounts, make_read_only};
+pub use tt_tensor::Device;

@@ -218,6 +218,9 @@ impl TpuDevice {
     }
 
     fn lock(self) -> MutexGuard<'static, State> {
+        // Which device is meant, the runtime knows by thread, and each may be new here. It takes a microsecond.
+        // SAFETY: the device is open; this names it again.
+        unsafe { (self.0.runtime.set_device)(0) };
         // A panic between two calls leaves nothing half done on the device.
         self.0
             .state

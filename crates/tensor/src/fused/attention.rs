@@ -60,8 +60,8 @@ pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, options: &Attention) -> Res
         Some((q, k)) => Some((q.detach().contiguous()?, k.detach().contiguous()?)),
         None => None,
     };
-    let mut out = alloc_like(&q);
-    let mut lse = device.alloc(DType::F32, batch * heads * queries);
+    let mut out = alloc_like(&q)?;
+    let mut lse = device.alloc(DType::F32, batch * heads * queries)?;
     on_device!(device, S, {
         let (qr, kr, vr) = (q.read(), k.read(), v.read());
         let guards = segments.as_ref().map(|(q, k)| (q.read(), k.read()));
@@ -87,7 +87,7 @@ pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, options: &Attention) -> Res
     record(OP, &[&q, &k, &v], out, move |g| {
         let (q, k, v, out) = saved;
         let dout = g.output().contiguous()?;
-        let (mut dq, mut dk, mut dv) = (alloc_like(&q), alloc_like(&k), alloc_like(&v));
+        let (mut dq, mut dk, mut dv) = (alloc_like(&q)?, alloc_like(&k)?, alloc_like(&v)?);
         on_device!(device, S, {
             let (qr, kr, vr) = (q.read(), k.read(), v.read());
             let (or, lr, dr) = (out.read(), lse.read(), dout.read());

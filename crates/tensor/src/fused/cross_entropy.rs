@@ -39,9 +39,15 @@ pub fn linear_cross_entropy(
     labels.expect_dtype(OP, DType::I64)?;
     let labels = labels.contiguous()?;
 
-    let mut totals = device.alloc(DType::F32, 3);
-    let mut dhidden = hidden.is_tracked().then(|| alloc_like(&hidden));
-    let mut dweight = weight.is_tracked().then(|| alloc_like(&weight));
+    let mut totals = device.alloc(DType::F32, 3)?;
+    let mut dhidden = hidden
+        .is_tracked()
+        .then(|| alloc_like(&hidden))
+        .transpose()?;
+    let mut dweight = weight
+        .is_tracked()
+        .then(|| alloc_like(&weight))
+        .transpose()?;
     on_device!(device, S, {
         let (hr, wr, lr) = (hidden.read(), weight.read(), labels.read());
         let dhidden = dhidden.as_mut().map(|out| out.of::<S>()).transpose()?;

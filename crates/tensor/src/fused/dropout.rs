@@ -28,7 +28,7 @@ pub fn dropout(x: &Tensor, p: f32, rng: RngKey) -> Result<Tensor> {
 }
 
 fn mask(x: &Tensor, p: f32, rng: RngKey) -> Result<Tensor> {
-    let mut y = alloc_like(x);
+    let mut y = alloc_like(x)?;
     on_device!(x.device, S, {
         S::dropout(x.read().view()?, p, rng, y.of::<S>()?)?
     });

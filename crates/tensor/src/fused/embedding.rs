@@ -20,7 +20,7 @@ pub fn embedding(weight: &Tensor, ids: &Tensor) -> Result<Tensor> {
     let ids = ids.detach().contiguous()?;
     let mut dims = ids.dims().to_vec();
     dims.push(dim);
-    let mut y = device.alloc(DType::F32, ids.elem_count() * dim);
+    let mut y = device.alloc(DType::F32, ids.elem_count() * dim)?;
     on_device!(device, S, {
         let (wr, ir) = (weight.read(), ids.read());
         S::embedding(wr.view()?, ir.view()?, y.of::<S>()?)?

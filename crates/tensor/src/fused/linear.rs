@@ -38,7 +38,7 @@ fn linear_to(dtype: DType, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -
     let mut dims = x.dims().to_vec();
     *dims.last_mut().expect("rank checked above") = outputs;
 
-    let mut out = device.alloc(dtype, rows * outputs);
+    let mut out = device.alloc(dtype, rows * outputs)?;
     let x_rows = matrix(&x, rows)?;
     on_device!(device, S, {
         let write = match bias {

@@ -62,7 +62,7 @@ fn rows(op: &'static str, tensor: &Tensor) -> Result<Tensor> {
 }
 
 /// A buffer of `like`'s size and type on its device.
-fn alloc_like(like: &Tensor) -> Output {
+fn alloc_like(like: &Tensor) -> Result<Output> {
     like.device.alloc(like.dtype, like.elem_count())
 }
 

@@ -20,8 +20,8 @@ pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f32, dtype: DType) -> Result<T
     let dim = x.dims().last().copied().unwrap_or(1);
     expect_shape("rms_norm", &weight, &[dim])?;
     let rows = x.elem_count() / dim.max(1);
-    let mut y = device.alloc(dtype, x.elem_count());
-    let mut inv_rms = device.alloc(DType::F32, rows);
+    let mut y = device.alloc(dtype, x.elem_count())?;
+    let mut inv_rms = device.alloc(DType::F32, rows)?;
     on_device!(device, S, {
         let (x, w) = (x.read(), weight.read());
         let (y, inv_rms) = (y.of::<S>()?, inv_rms.of::<S>()?);
@@ -35,7 +35,7 @@ pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f32, dtype: DType) -> Result<T
         let weight = w_saved.get();
         let (xr, wr, ir, dyr) = (x_saved.read(), weight.read(), inv_rms.read(), dy.read());
         if g.wanted(0) {
-            let mut dx = alloc_like(&x_saved);
+            let mut dx = alloc_like(&x_saved)?;
             on_device!(device, S, {
                 let dx = Some(dx.of::<S>()?);
                 S::rms_norm_backward(xr.view()?, wr.view()?, ir.view()?, dyr.view()?, dx, None)?

@@ -59,7 +59,7 @@ fn rotate(
     positions: &Tensor,
     inverse: bool,
 ) -> Result<Tensor> {
-    let mut y = alloc_like(x);
+    let mut y = alloc_like(x)?;
     on_device!(x.device, S, {
         let (xr, cr, sr, pr) = (x.read(), cos.read(), sin.read(), positions.read());
         let y = y.of::<S>()?;

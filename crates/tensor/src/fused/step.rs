@@ -19,7 +19,7 @@ pub fn sum_squares(
     count: usize,
     tensors: impl Iterator<Item = Tensor>,
 ) -> Result<Tensor> {
-    let mut out = device.alloc(DType::F32, count);
+    let mut out = device.alloc(DType::F32, count)?;
     on_device!(device, S, out.of::<S>()?.fill(count, 0.0)?);
     for (slot, tensor) in tensors.take(count).enumerate() {
         let tensor = dense_f32("sum_squares", &tensor)?;

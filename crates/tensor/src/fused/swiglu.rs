@@ -13,7 +13,7 @@ pub fn swiglu(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
     let (gate, up) = (dense("swiglu", gate)?, dense("swiglu", up)?);
     expect_shape("swiglu", &up, gate.dims())?;
     up.expect_dtype("swiglu", gate.dtype)?;
-    let mut y = alloc_like(&gate);
+    let mut y = alloc_like(&gate)?;
     on_device!(device, S, {
         let (gr, ur) = (gate.read(), up.read());
         S::swiglu(gr.view()?, ur.view()?, y.of::<S>()?)?
@@ -22,7 +22,7 @@ pub fn swiglu(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
     let (gate_saved, up_saved) = (gate.detach(), up.detach());
     record("swiglu", &[&gate, &up], y, move |g| {
         let dy = g.output().contiguous()?;
-        let (mut dgate, mut dup) = (alloc_like(&gate_saved), alloc_like(&up_saved));
+        let (mut dgate, mut dup) = (alloc_like(&gate_saved)?, alloc_like(&up_saved)?);
         on_device!(device, S, {
             let (gr, ur, dyr) = (gate_saved.read(), up_saved.read(), dy.read());
             let (dgate, dup) = (dgate.of::<S>()?, dup.of::<S>()?);

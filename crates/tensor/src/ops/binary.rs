@@ -65,7 +65,7 @@ impl Tensor {
             rhs.expect_dtype("add", self.dtype)?;
         }
         let (a, b) = (self.contiguous()?, rhs.contiguous()?);
-        let mut out = a.device.alloc(a.dtype, a.elem_count());
+        let mut out = a.device.alloc(a.dtype, a.elem_count())?;
         {
             let (x, y) = (a.read(), b.read());
             on_device!(a.device, S, {

@@ -28,7 +28,7 @@ impl Tensor {
         }
         let mut dims = batch.to_vec();
         dims.extend([m, n]);
-        let mut out = self.device.alloc(self.dtype, dims.iter().product());
+        let mut out = self.device.alloc(self.dtype, dims.iter().product())?;
         let (a, b) = (self.read(), rhs.read());
         on_device!(self.device, S, {
             S::matmul_into(a.view()?, b.view()?, out.of::<S>()?, Write::Assign)?

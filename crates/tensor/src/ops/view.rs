@@ -26,7 +26,7 @@ impl Tensor {
 
     /// A copy in row-major order, off the tape.
     pub(crate) fn copy(&self) -> Result<Tensor> {
-        let mut out = self.device.alloc(self.dtype, self.elem_count());
+        let mut out = self.device.alloc(self.dtype, self.elem_count())?;
         let x = self.read();
         on_device!(self.device, S, {
             let (storage, layout) = x.view::<S>()?;
@@ -135,7 +135,7 @@ impl Tensor {
         let outer: usize = dims[..dim].iter().product();
         let inner: usize = dims[dim + 1..].iter().product();
         let row = dims[dim] * inner;
-        let mut out = first.device.alloc(first.dtype, outer * row);
+        let mut out = first.device.alloc(first.dtype, outer * row)?;
         let mut offset = 0;
         for part in parts {
             let part = part.contiguous()?;
@@ -169,7 +169,7 @@ impl Tensor {
         }
         let out = if is_float(self.dtype) && is_float(dtype) {
             let source = self.contiguous()?;
-            let mut out = self.device.alloc(dtype, self.elem_count());
+            let mut out = self.device.alloc(dtype, self.elem_count())?;
             on_device!(self.device, S, {
                 S::cast_into(source.read().view()?, out.of::<S>()?)?
             });
