@@ -16,6 +16,7 @@ use tempfile::TempDir;
 
 use crate::error::{Error, Result};
 use crate::launch::{Header, Kernel};
+use crate::plant::{self, Plant, PlantedAssert, PlantedHang};
 use crate::sdk::Sdk;
 use crate::storage::TpuStorage;
 use crate::sys::{self, DevicePtr};
@@ -75,6 +76,7 @@ pub struct TpuDevice(&'static Inner);
 struct Inner {
     runtime: sys::Runtime,
     options: Options,
+    plant: Option<Plant>,
     state: Mutex<State>,
     /// Where the emulator keeps copies of the module; not removed by itself.
     _workdir: TempDir,
@@ -181,9 +183,24 @@ impl TpuDevice {
         copy_to_host(runtime, address, out)
     }
 
-    pub(crate) fn launch<K: Kernel>(self, mut args: K) -> Result<()> {
-        let runtime = &self.0.runtime;
+    pub(crate) fn launch<K: Kernel>(self, args: K) -> Result<()> {
         let mut state = self.lock();
+        let next = state.sequence.wrapping_add(1);
+        match &self.0.plant {
+            Some(Plant::Skip { kernel }) if kernel == K::NAME => return Ok(()),
+            Some(Plant::Assert { before }) if *before == next => {
+                self.enqueue(&mut state, PlantedAssert::default())?;
+            }
+            Some(Plant::Hang { before }) if *before == next => {
+                self.enqueue(&mut state, PlantedHang::default())?;
+            }
+            _ => {}
+        }
+        self.enqueue(&mut state, args)
+    }
+
+    fn enqueue<K: Kernel>(self, state: &mut State, mut args: K) -> Result<()> {
+        let runtime = &self.0.runtime;
         state.sequence = state.sequence.wrapping_add(1);
         *args.header() = Header {
             state: state.words,
@@ -231,6 +248,11 @@ impl TpuDevice {
 
 impl Inner {
     fn open(options: &Options) -> Result<Self> {
+        let plant = std::env::var(plant::VARIABLE).ok();
+        let plant = plant
+            .map(|text| text.parse())
+            .transpose()
+            .map_err(Error::Plant)?;
         let sdk = Sdk::find()?;
         let module = module::bytes()?;
         check_kernels(module)?;
@@ -281,6 +303,7 @@ impl Inner {
         let inner = Self {
             runtime,
             options: options.clone(),
+            plant,
             state: Mutex::new(state),
             _workdir: workdir,
         };

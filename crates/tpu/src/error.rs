@@ -35,6 +35,8 @@ pub enum Error {
     DType(candle_core::DType),
     #[error("{0} does not fit 32 bits, and the device has no wider integers")]
     Narrow(i64),
+    #[error("{0}")]
+    Plant(String),
     #[error("the device is open already, with other options")]
     AlreadyOpen,
     #[error("{path}: {cause}", path = path.display())]

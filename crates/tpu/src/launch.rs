@@ -19,7 +19,7 @@ pub(crate) struct Header {
 ///
 /// # Safety
 /// The type is `#[repr(C)]`, starts with a [`Header`], and has the fields of the kernel's C struct in their order.
-pub(crate) unsafe trait Kernel: Copy {
+pub(crate) unsafe trait Kernel: Copy + std::fmt::Debug {
     /// Its name in the module.
     const NAME: &'static str;
     fn header(&mut self) -> &mut Header;

@@ -11,6 +11,7 @@ mod fused;
 mod launch;
 mod module;
 mod ops;
+mod plant;
 pub mod sdk;
 mod storage;
 mod sys;

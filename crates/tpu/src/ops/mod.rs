@@ -4,5 +4,8 @@ pub(crate) mod fill;
 
 /// Name and bytes of the arguments of every kernel.
 pub(crate) fn kernels() -> impl Iterator<Item = (&'static str, usize)> {
-    [fill::KERNELS].into_iter().flatten().copied()
+    [fill::KERNELS, crate::plant::KERNELS]
+        .into_iter()
+        .flatten()
+        .copied()
 }
