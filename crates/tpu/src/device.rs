@@ -7,15 +7,15 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CString, c_void};
 use std::fmt;
-use std::io::Write;
+use std::path::Path;
 use std::ptr::null_mut;
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use candle_core::DType;
-use tempfile::TempDir;
 
 use crate::error::{Error, Result};
-use crate::launch::{Header, Kernel};
+use crate::launch::{Header, Kernel, dtype_code};
+use crate::ops::fill::Fill;
 use crate::plant::{self, Plant, PlantedAssert, PlantedHang};
 use crate::sdk::Sdk;
 use crate::storage::TpuStorage;
@@ -78,8 +78,6 @@ struct Inner {
     options: Options,
     plant: Option<Plant>,
     state: Mutex<State>,
-    /// Where the emulator keeps copies of the module; not removed by itself.
-    _workdir: TempDir,
 }
 
 struct State {
@@ -115,8 +113,35 @@ impl TpuDevice {
             }
             return Ok(Self(inner));
         }
-        let inner = Inner::open(options)?;
-        Ok(Self(DEVICE.get_or_init(|| inner)))
+        // Where the emulator keeps copies of the module, a core one, which it never removes.
+        let workdir = tempfile::Builder::new()
+            .prefix("tpu-train-device-")
+            .tempdir();
+        let workdir = workdir.map_err(|cause| Error::Io {
+            path: std::env::temp_dir(),
+            cause,
+        })?;
+        let inner = Inner::open(options, workdir.path())?;
+        let device = Self(DEVICE.get_or_init(|| inner));
+        device.clear_words()?;
+        // Every core has run a kernel, so each has loaded its copy, and no file is needed any more.
+        Ok(device)
+    }
+
+    fn clear_words(self) -> Result<()> {
+        let mut state = self.lock();
+        let words = Fill {
+            y: state.words,
+            n: STATE_WORDS as u64,
+            dtype: dtype_code(DType::U32).expect("the device has it"),
+            ..Fill::default()
+        };
+        self.enqueue(&mut state, words)?;
+        // What the words say now is what was in memory before; the next wait reads them again.
+        let _ = state.wait(&self.0.runtime);
+        state.sequence = 0;
+        state.stats = Stats::default();
+        Ok(())
     }
 
     pub fn options(self) -> &'static Options {
@@ -247,7 +272,7 @@ impl TpuDevice {
 }
 
 impl Inner {
-    fn open(options: &Options) -> Result<Self> {
+    fn open(options: &Options, workdir: &Path) -> Result<Self> {
         let plant = std::env::var(plant::VARIABLE).ok();
         let plant = plant
             .map(|text| text.parse())
@@ -256,19 +281,12 @@ impl Inner {
         let sdk = Sdk::find()?;
         let module = module::bytes()?;
         check_kernels(module)?;
-        let io = |path: &std::path::Path, cause| Error::Io {
-            path: path.to_owned(),
+        set_environment(&sdk, options, workdir);
+        let path = workdir.join("kernels.so");
+        std::fs::write(&path, module).map_err(|cause| Error::Io {
+            path: path.clone(),
             cause,
-        };
-        let workdir = tempfile::Builder::new()
-            .prefix("tpu-train-device-")
-            .tempdir()
-            .map_err(|cause| io(&std::env::temp_dir(), cause))?;
-        set_environment(&sdk, options, &workdir);
-        let path = workdir.path().join("kernels.so");
-        std::fs::File::create(&path)
-            .and_then(|mut file| file.write_all(module))
-            .map_err(|cause| io(&path, cause))?;
+        })?;
 
         let runtime = sys::Runtime::load(&sdk.library("libtpuv7_rt.so"))?;
         let mut stream = null_mut();
@@ -299,28 +317,12 @@ impl Inner {
             stats: Stats::default(),
         };
         state.words = state.alloc(&runtime, PAGE_BYTES)?;
-        state.stats = Stats::default();
-        let inner = Self {
+        Ok(Self {
             runtime,
             options: options.clone(),
             plant,
             state: Mutex::new(state),
-            _workdir: workdir,
-        };
-        inner.clear_words()?;
-        Ok(inner)
-    }
-
-    fn clear_words(&self) -> Result<()> {
-        let mut state = self.state.lock().expect("just made");
-        let zeros = vec![0; 64];
-        let (source, stream, words) = (zeros.as_ptr().cast(), state.stream, state.words);
-        state.staging.push(zeros);
-        // SAFETY: a page was allocated for the words; the source lives in `staging` until the wait.
-        let status =
-            unsafe { (self.runtime.copy_to_device_async)(words as DevicePtr, source, 64, stream) };
-        succeeded("copy to the device", status)?;
-        state.wait(&self.runtime)
+        })
     }
 }
 
@@ -457,7 +459,7 @@ fn check_kernels(bytes: &[u8]) -> Result<()> {
 }
 
 /// What the emulator reads from the environment. A driver for a chip does not look at it.
-fn set_environment(sdk: &Sdk, options: &Options, workdir: &TempDir) {
+fn set_environment(sdk: &Sdk, options: &Options, workdir: &Path) {
     let set = |name: &str, value: &std::ffi::OsStr| {
         if std::env::var_os(name).is_none() {
             // SAFETY: once a process, before the vendor's library is loaded; Rust's own readers take a lock.
@@ -473,7 +475,7 @@ fn set_environment(sdk: &Sdk, options: &Options, workdir: &TempDir) {
         sdk.library("libtpuv7_scalar_emulator.so").as_os_str(),
     );
     // The vendor's spelling.
-    set("TPU_SCALAER_EMULATOR_WORKDIR", workdir.path().as_os_str());
+    set("TPU_SCALAER_EMULATOR_WORKDIR", workdir.as_os_str());
     // Products of 16-bit numbers through oneDNN: the same numbers, 15 to 40 times as fast.
     set("CMODEL_FAST_EXEC", "1".as_ref());
     if let Some(cores) = options.cores {
