@@ -18,6 +18,7 @@ use crate::migration;
 use crate::out;
 use crate::plugins::Plugins;
 use crate::rerun;
+use crate::supervise::{self, worker};
 use crate::sweep;
 
 /// The program. What is added replaces a built-in of the same name.
@@ -72,14 +73,16 @@ impl App {
 
     /// Does what the arguments after the program's name ask for. Errors are printed here, once.
     pub fn run(self, args: impl IntoIterator<Item = OsString>) -> ExitCode {
-        let watched = sweep::leash::watch().map_err(Failure::run);
-        match watched.and_then(|()| self.try_run(args)) {
-            Ok(code) => code,
-            Err(failure) => {
-                eprintln!("{failure}");
-                failure.exit_code()
-            }
-        }
+        let begun = worker::begin().and_then(|()| Ok(sweep::leash::watch()?));
+        let done = begun
+            .map_err(Failure::Run)
+            .and_then(|()| self.try_run(args));
+        let code = done.unwrap_or_else(|failure| {
+            eprintln!("{failure}");
+            failure.exit_code()
+        });
+        worker::ended();
+        code
     }
 
     fn try_run(self, args: impl IntoIterator<Item = OsString>) -> Result<ExitCode, Failure> {
@@ -105,8 +108,12 @@ impl App {
                 Ok(ExitCode::SUCCESS)
             }
             Request::Run(command, args) => {
-                let (config_name, run) = match command.work {
-                    Work::Composed { config_name, run } => (config_name, run),
+                let (config_name, on_device, run) = match command.work {
+                    Work::Composed {
+                        config_name,
+                        on_device,
+                        run,
+                    } => (config_name, on_device, run),
                     Work::Plain(run) => return run(&args.overrides),
                 };
                 let composer = match &args.rerun {
@@ -119,6 +126,12 @@ impl App {
                 let mut composition = composer.compose(&args.overrides)?;
                 if let Some(folder) = &args.rerun {
                     rerun::prepare(&mut composition, folder, &args.overrides)?;
+                }
+                if on_device
+                    && args.show.is_none()
+                    && let Some(device) = supervise::wanted(&composition)
+                {
+                    return supervise::run(&device, &args.raw);
                 }
                 for warning in composition.warnings() {
                     eprintln!("warning: {warning}");

@@ -1,6 +1,6 @@
-//! The typed configuration: the root of `tpu-train`, and the group `device`.
+//! The typed configuration: the root of `tpu-train`.
 //!
-//! A field's comment is its documentation. The other groups have their types beside what they configure.
+//! A field's comment is its documentation. The groups have their types beside what they configure.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ use tt_metrics::LoggingConfig;
 use tt_remat::RematConfig;
 use tt_trainers::TrainerConfig;
 
-use crate::failure::Failure;
+use crate::device::DeviceConfig;
 use crate::sweep::config::SweepConfig;
 
 /// The whole configuration of a run.
@@ -99,41 +99,5 @@ impl From<Precision> for tt_tensor::Precision {
             Precision::Bf16 => Self::Bf16,
             Precision::Fp16 => Self::F16,
         }
-    }
-}
-
-/// What a run computes on.
-#[derive(Debug, Default, Deserialize, Serialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct DeviceConfig {
-    /// The kind of device.
-    #[serde(rename = "type")]
-    kind: DeviceKind,
-    /// Threads of the kernels; null: as `RAYON_NUM_THREADS` says, or one a core. Results are the same for any number.
-    #[schemars(range(min = 1))]
-    pub(crate) threads: Option<usize>,
-}
-
-#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-enum DeviceKind {
-    #[default]
-    Cpu,
-}
-
-impl DeviceConfig {
-    pub(crate) fn device(&self) -> tt_tensor::Device {
-        match self.kind {
-            DeviceKind::Cpu => tt_tensor::Device::Cpu,
-        }
-    }
-
-    /// Makes the thread pool of the kernels, for the whole process.
-    pub(crate) fn start_threads(&self) -> Result<(), Failure> {
-        let Some(threads) = self.threads else {
-            return Ok(()); // rayon's own choice
-        };
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
-        pool.build_global().map_err(Failure::run)
     }
 }

@@ -1,6 +1,7 @@
 //! How a run ended: `summary.json` and the last lines on screen.
 
 use std::fmt::Write;
+use std::path::Path;
 
 use tt_collators::Baselines;
 use tt_metrics::{Scalars, Summary};
@@ -59,17 +60,7 @@ fn report(
     }
     let again = match outcome.final_val_loss {
         Some(_) => extended(arguments, run_dir, 2 * outcome.step),
-        None => {
-            // `resume=auto` finds the run, as any other value would not; but a rerun begins anew if it is not told.
-            let mut same = without(arguments, &["resume="]);
-            if same
-                .iter()
-                .any(|argument| argument.starts_with(rerun::FLAG))
-            {
-                same.push(format!("resume={}", quote::value(run_dir.path())));
-            }
-            command_line(&same)
-        }
+        None => command_line(&again(arguments, run_dir.path())),
     };
     row("continue", again);
     text
@@ -94,10 +85,27 @@ fn loss_against(loss: f64, baselines: &Baselines) -> String {
     )
 }
 
+/// The arguments that go on with the unfinished run in `folder`, as short as can be.
+pub(crate) fn again(arguments: &[String], folder: &Path) -> Vec<String> {
+    // `resume=auto` finds the run, as any other value would not; but a rerun begins anew if it is not told.
+    let is_rerun = |argument: &String| argument.starts_with(rerun::FLAG);
+    match arguments.iter().any(is_rerun) {
+        true => resuming(arguments, folder),
+        false => without(arguments, &["resume="]),
+    }
+}
+
+/// The arguments that go on with the run in `folder` and no other.
+pub(crate) fn resuming(arguments: &[String], folder: &Path) -> Vec<String> {
+    let mut arguments = without(arguments, &["resume="]);
+    arguments.push(format!("resume={}", quote::value(folder)));
+    arguments
+}
+
 /// The command that goes on with this finished run up to `max_steps`.
 fn extended(arguments: &[String], run_dir: &RunDir, max_steps: u64) -> String {
-    let mut arguments = without(arguments, &["resume=", "trainer.max_steps="]);
-    arguments.push(format!("resume={}", quote::value(run_dir.path())));
+    let arguments = without(arguments, &["trainer.max_steps="]);
+    let mut arguments = resuming(&arguments, run_dir.path());
     arguments.push(format!("trainer.max_steps={max_steps}"));
     command_line(&arguments)
 }
@@ -135,7 +143,7 @@ fn without(arguments: &[String], keys: &[&str]) -> Vec<String> {
 }
 
 /// The command line, quoted for a shell.
-fn command_line(arguments: &[String]) -> String {
+pub(crate) fn command_line(arguments: &[String]) -> String {
     let quoted = arguments.iter().map(|argument| quote::shell(argument));
     let words: Vec<_> = std::iter::once("tpu-train".to_owned())
         .chain(quoted)

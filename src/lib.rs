@@ -20,6 +20,7 @@ mod commands;
 mod completion;
 mod config;
 mod configs;
+mod device;
 mod ending;
 mod failure;
 mod hydra_help;
@@ -39,6 +40,7 @@ mod run_dir;
 mod setup;
 mod signals;
 mod stored;
+mod supervise;
 mod sweep;
 
 /// The examples of `docs/checkpoints.md`, compiled with the tests.

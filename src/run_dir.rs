@@ -8,6 +8,7 @@
 //!   started_from                           the `resume=PATH` it began from, if it did
 //!   environment.json                       version, git hash, machine
 //!   metrics.jsonl  summary.json            what happened; a summary only once the run has finished
+//!   device.log                             what a TPU's libraries print
 //!   checkpoints/step-00000500/             Hugging Face layout and trainer state
 //!   .lock                                  held by the process at work; names it
 //! ```

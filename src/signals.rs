@@ -1,5 +1,5 @@
 //! SIGINT, SIGTERM and SIGUSR1: the first asks the run to save and stop, a second SIGINT ends the process at once.
-//! SIGUSR1 is what Slurm sends ahead of a time limit (`--signal=USR1@120`).
+//! SIGUSR1 is what Slurm sends ahead of a time limit (`--signal=USR1@120`). In a worker, SIGINT is left to its supervisor.
 
 use std::io;
 use std::sync::Arc;
@@ -9,6 +9,8 @@ use std::thread;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 use tt_trainers::StopFlag;
+
+use crate::supervise::worker;
 
 /// What an interrupted process exits with.
 pub(crate) const EXIT_INTERRUPTED: u8 = 130;
@@ -24,7 +26,10 @@ impl StopSignal {
     pub(crate) fn install(stop: StopFlag) -> io::Result<Self> {
         let received = Self::default();
         let first = received.clone();
-        let mut signals = Signals::new([SIGINT, SIGTERM, SIGUSR1])?;
+        let mut signals = Signals::new([SIGTERM, SIGUSR1])?;
+        if !worker::is_worker() {
+            signals.add_signal(SIGINT)?;
+        }
         // A thread rather than a handler, so that it may print.
         thread::Builder::new()
             .name("signals".into())

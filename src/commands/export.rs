@@ -16,7 +16,7 @@ use tt_tensor::DType;
 use tt_trainers::BaseOrigin;
 
 use crate::commands::Invocation;
-use crate::config::DeviceConfig;
+use crate::device::DeviceConfig;
 use crate::failure::Failure;
 use crate::out;
 use crate::stored::{self, Stored, StoredAdapter, read_json};
@@ -97,7 +97,7 @@ fn as_it_is(config: &ExportConfig) -> anyhow::Result<Snapshot> {
 /// The base with the adapter added to it.
 fn merged(config: &ExportConfig, invocation: &Invocation) -> anyhow::Result<Snapshot> {
     let (path, base) = (Path::new(&config.checkpoint), config.base.as_deref());
-    let device = config.device.device();
+    let device = config.device.device()?;
     let stored = Stored::open(path, base, &invocation.plugins, device)?;
     let Some(adapter) = &stored.adapter else {
         bail!(

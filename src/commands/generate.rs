@@ -12,7 +12,7 @@ use tt_engine::{Limits, Sampler, Sampling};
 use tt_tensor::Seed;
 
 use crate::commands::Invocation;
-use crate::config::DeviceConfig;
+use crate::device::DeviceConfig;
 use crate::failure::Failure;
 use crate::out;
 use crate::stored::Stored;
@@ -44,7 +44,7 @@ struct GenerateConfig {
 pub(crate) fn run(invocation: Invocation) -> Result<ExitCode, Failure> {
     let config: GenerateConfig = invocation.composition.extract("")?;
     config.device.start_threads()?;
-    let device = config.device.device();
+    let device = config.device.device().map_err(Failure::Request)?;
     let path = Path::new(&config.checkpoint);
     let stored = Stored::open(path, config.base.as_deref(), &invocation.plugins, device)
         .map_err(Failure::Request)?;

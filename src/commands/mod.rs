@@ -66,6 +66,8 @@ pub(crate) enum Work {
     /// On a configuration whose root config is `config_name`, unless `--config-name` says otherwise.
     Composed {
         config_name: &'static str,
+        /// Whether it computes on `device`, and so in a worker if that is a TPU: see `supervise`.
+        on_device: bool,
         run: fn(Invocation) -> Result<ExitCode, Failure>,
     },
     /// On its arguments as they are.
@@ -81,6 +83,7 @@ pub(crate) const TRAIN: Command = Command {
     about: "Train a model; what is done when no command is named",
     work: Work::Composed {
         config_name: ROOT_CONFIG,
+        on_device: true,
         run: train::run,
     },
 };
@@ -91,6 +94,7 @@ pub(crate) const PLAN: Command = Command {
     about: "Say what a run will take: memory, FLOPs, checkpoints",
     work: Work::Composed {
         config_name: ROOT_CONFIG,
+        on_device: false,
         run: plan::run,
     },
 };
@@ -100,6 +104,7 @@ const GENERATE: Command = Command {
     about: "Continue a prompt: checkpoint=DIR prompt=TEXT",
     work: Work::Composed {
         config_name: "generate",
+        on_device: true,
         run: generate::run,
     },
 };
@@ -109,6 +114,7 @@ const EXPORT: Command = Command {
     about: "Write a model for other programs: checkpoint=DIR out=DIR [--merge]",
     work: Work::Composed {
         config_name: "export",
+        on_device: true,
         run: export::run,
     },
 };

@@ -24,6 +24,7 @@ use crate::resume::{self, Decision, RESOLVED_CONFIG, Resume, Start, Wanted};
 use crate::run_dir::RunDir;
 use crate::setup::Setup;
 use crate::signals::StopSignal;
+use crate::supervise::worker;
 
 pub(crate) fn run(mut invocation: Invocation) -> Result<ExitCode, Failure> {
     let setup = Setup::read(&invocation)?;
@@ -72,7 +73,7 @@ fn train(
         optimizers,
         ..
     } = setup;
-    let device = config.device.device();
+    let device = config.device.device().map_err(Failure::Request)?;
     if let Some(checkpoint) = &checkpoint {
         warn_of_changes(checkpoint, &data, device)?;
     }
@@ -120,6 +121,7 @@ fn train(
     if let Some(aside) = aside {
         out::line(format!("moved the earlier run to {}", aside.display()));
     }
+    worker::entered(run_dir.path()).map_err(Failure::Run)?;
     record(composition, &run_dir)?;
     run_dir
         .set_origin(origin.as_deref())

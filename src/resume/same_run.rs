@@ -16,18 +16,24 @@ pub(super) fn read_config(run: &Path) -> Option<Value> {
 /// Whether two resolved configs are of the same run.
 ///
 /// Left out is what cannot change a number of the run: where it is written, how it is called and shown, how it is
-/// resumed, and on how many threads it runs.
+/// resumed, how many threads and cores it runs on, and what happens if these fail.
 pub(crate) fn same_run(a: &Value, b: &Value) -> bool {
     differences(a, b).is_empty()
 }
 
 /// The keys that matter to [`same_run`] and differ, as `key: old -> new`.
 pub(super) fn differences(old: &Value, new: &Value) -> Vec<String> {
-    const LEFT_OUT: [&str; 9] = [
+    const LEFT_OUT: [&str; 15] = [
         "hydra",
         "resume",
         "logging",
         "device.threads",
+        "device.cores",
+        "device.memory_gb",
+        "device.fallback",
+        "device.sync",
+        "device.timeout_seconds",
+        "device.restart",
         "sweep",
         "data.num_workers",
         "trainer.log_interval",

@@ -43,6 +43,8 @@ use crate::sweep::launch::Launcher;
 use crate::sweep::plan::Plan;
 use crate::sweep::report::Report;
 
+pub(crate) use crate::sweep::plan::program;
+
 /// Runs the sweep that the arguments describe, to its end or until a signal stops it.
 pub(crate) fn run(
     composer: &Composer,

@@ -7,17 +7,19 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CString, c_void};
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::ptr::null_mut;
-use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use candle_core::DType;
 
 use crate::error::{Error, Result};
+use crate::flight::FlightRecord;
 use crate::launch::{Header, Kernel, dtype_code};
 use crate::ops::fill::Fill;
 use crate::plant::{self, Plant, PlantedAssert, PlantedHang};
 use crate::sdk::Sdk;
+use crate::stall;
 use crate::storage::TpuStorage;
 use crate::sys::{self, DevicePtr};
 use crate::{module, ops};
@@ -28,6 +30,8 @@ const CORES: u64 = 8;
 const PAGE_BYTES: u64 = 4096;
 /// Launches that may be queued before the host waits: enough to keep the device busy, few enough to name the one that hangs.
 const MAX_QUEUED: usize = 256;
+/// Names the folder of the emulator's files to it. The spelling is the vendor's.
+const EMULATOR_FOLDER: &str = "TPU_SCALAER_EMULATOR_WORKDIR";
 /// Words that kernels report in: the launch that began last, the first fault, the launch that found it.
 const STATE_WORDS: usize = 3;
 
@@ -42,6 +46,8 @@ pub struct Options {
     pub forbid_fallback: bool,
     /// Wait after every launch, to tell which one fails.
     pub synchronous: bool,
+    /// Where to keep a [flight record](crate::flight), if at all.
+    pub flight: Option<PathBuf>,
 }
 
 /// What has happened on the device so far.
@@ -93,6 +99,7 @@ struct State {
     /// Data of uploads that may still be read.
     staging: Vec<Vec<u8>>,
     stats: Stats,
+    flight: Arc<FlightRecord>,
 }
 
 // SAFETY: the runtime takes calls from any thread that uses a stream made by another; all of ours hold the lock.
@@ -114,16 +121,19 @@ impl TpuDevice {
             return Ok(Self(inner));
         }
         // Where the emulator keeps copies of the module, a core one, which it never removes.
+        let parent = std::env::var_os(EMULATOR_FOLDER).map(PathBuf::from);
+        let parent = parent.unwrap_or_else(std::env::temp_dir);
         let workdir = tempfile::Builder::new()
             .prefix("tpu-train-device-")
-            .tempdir();
+            .tempdir_in(&parent);
         let workdir = workdir.map_err(|cause| Error::Io {
-            path: std::env::temp_dir(),
+            path: parent,
             cause,
         })?;
         let inner = Inner::open(options, workdir.path())?;
         let device = Self(DEVICE.get_or_init(|| inner));
         device.clear_words()?;
+        device.watch_for_stalls();
         // Every core has run a kernel, so each has loaded its copy, and no file is needed any more.
         Ok(device)
     }
@@ -140,8 +150,28 @@ impl TpuDevice {
         // What the words say now is what was in memory before; the next wait reads them again.
         let _ = state.wait(&self.0.runtime);
         state.sequence = 0;
+        state.flight.done(0);
         state.stats = Stats::default();
         Ok(())
+    }
+
+    /// In a process that keeps a flight record, says in it which launch is at work when one takes long.
+    fn watch_for_stalls(self) {
+        let (flight, words) = {
+            let state = self.lock();
+            (state.flight.clone(), state.words)
+        };
+        if !flight.is_on() {
+            return;
+        }
+        let runtime = &self.0.runtime;
+        stall::watch(flight, move || {
+            let mut word = [0; 4];
+            // SAFETY: the device is open; this names it to the runtime on a thread of its own.
+            unsafe { (runtime.set_device)(0) };
+            copy_to_host(runtime, words, &mut word).ok()?;
+            Some(u32::from_le_bytes(word).into())
+        });
     }
 
     pub fn options(self) -> &'static Options {
@@ -187,6 +217,8 @@ impl TpuDevice {
         let (source, stream) = (data.as_ptr().cast(), state.stream);
         // Kept until the next wait: the runtime reads it when the copy's turn comes.
         state.staging.push(data);
+        let flight = state.flight.clone();
+        let _waiting = flight.waiting("a copy to the device");
         // SAFETY: the buffer at `address` is ours and of at least this size; the source lives in `staging`.
         let status =
             unsafe { (runtime.copy_to_device_async)(address as DevicePtr, source, bytes, stream) };
@@ -205,7 +237,7 @@ impl TpuDevice {
         }
         state.stats.downloads += 1;
         state.stats.downloaded_bytes += out.len() as u64;
-        copy_to_host(runtime, address, out)
+        state.copy_to_host(runtime, address, out)
     }
 
     pub(crate) fn launch<K: Kernel>(self, args: K) -> Result<()> {
@@ -235,13 +267,15 @@ impl TpuDevice {
         let name = CString::new(K::NAME).expect("names have no NUL");
         let bytes = size_of::<K>() as u32;
         let (module, stream) = (state.module, state.stream);
+        let (flight, sequence) = (state.flight.clone(), state.sequence);
+        let waiting = flight.launch(sequence.into(), K::NAME, format_args!("{args:?}"));
         // SAFETY: the kernel exists with arguments of this size (checked at opening), copied before the call returns.
         let status = unsafe {
             let args = (&raw const args).cast::<c_void>();
             (runtime.launch_async)(module, name.as_ptr(), args, bytes, 1, CORES, stream)
         };
+        drop(waiting);
         succeeded(K::NAME, status)?;
-        let sequence = state.sequence;
         state.queued.push((sequence, K::NAME));
         *state.stats.launches.entry(K::NAME).or_default() += 1;
         if self.0.options.synchronous || state.queued.len() >= MAX_QUEUED {
@@ -288,6 +322,14 @@ impl Inner {
             cause,
         })?;
 
+        let flight = match &options.flight {
+            Some(path) => FlightRecord::create(path).map_err(|cause| Error::Io {
+                path: path.clone(),
+                cause,
+            })?,
+            None => FlightRecord::off(),
+        };
+        let opening = flight.waiting("the device to open");
         let runtime = sys::Runtime::load(&sdk.library("libtpuv7_rt.so"))?;
         let mut stream = null_mut();
         // SAFETY: the order that the runtime asks for; the pointer is written once.
@@ -306,7 +348,9 @@ impl Inner {
                 path.display()
             )));
         }
+        drop(opening);
         let mut state = State {
+            flight: Arc::new(flight),
             stream,
             module,
             free: HashMap::new(),
@@ -366,6 +410,11 @@ impl State {
         Ok(address as u64)
     }
 
+    fn copy_to_host(&self, runtime: &sys::Runtime, address: u64, out: &mut [u8]) -> Result<()> {
+        let _waiting = self.flight.waiting("a copy to the host");
+        copy_to_host(runtime, address, out)
+    }
+
     fn give(&mut self, address: u64, bytes: u64) {
         if address == 0 {
             return;
@@ -387,16 +436,19 @@ impl State {
 
     /// Waits for the stream, then asks whether a kernel found something wrong.
     fn wait(&mut self, runtime: &sys::Runtime) -> Result<()> {
+        let waiting = self.flight.waiting("the launches to end");
         // SAFETY: the stream was made at opening.
         let status = unsafe { (runtime.stream_synchronize)(self.stream) };
+        drop(waiting);
         succeeded("wait for the device", status)?;
+        self.flight.done(self.sequence.into());
         self.staging.clear();
         if self.queued.is_empty() {
             return Ok(());
         }
         let queued = std::mem::take(&mut self.queued);
         let mut words = [0; 4 * STATE_WORDS];
-        copy_to_host(runtime, self.words, &mut words)?;
+        self.copy_to_host(runtime, self.words, &mut words)?;
         let word = |i: usize| u32::from_le_bytes(words[4 * i..][..4].try_into().expect("4 bytes"));
         match word(1) {
             0 => Ok(()),
@@ -474,8 +526,7 @@ fn set_environment(sdk: &Sdk, options: &Options, workdir: &Path) {
         "TPU_SCALAR_EMULATOR_PATH",
         sdk.library("libtpuv7_scalar_emulator.so").as_os_str(),
     );
-    // The vendor's spelling.
-    set("TPU_SCALAER_EMULATOR_WORKDIR", workdir.as_os_str());
+    set(EMULATOR_FOLDER, workdir.as_os_str());
     // Products of 16-bit numbers through oneDNN: the same numbers, 15 to 40 times as fast.
     set("CMODEL_FAST_EXEC", "1".as_ref());
     if let Some(cores) = options.cores {

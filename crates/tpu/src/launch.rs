@@ -32,10 +32,19 @@ macro_rules! kernels {
         $(
             $(#[$doc])*
             #[repr(C)]
-            #[derive(Clone, Copy, Debug, Default)]
+            #[derive(Clone, Copy, Default)]
             pub(crate) struct $name {
                 pub launch: $crate::launch::Header,
                 $($(#[$field_doc])* pub $field: $ty,)*
+            }
+
+            /// As short as can be, for the flight record: `y=1074397184 n=6 bits=0 dtype=5`.
+            impl std::fmt::Debug for $name {
+                fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                    let fields: &[(&str, &dyn std::fmt::Debug)] =
+                        &[$((stringify!($field), &self.$field)),*];
+                    fields.iter().try_for_each(|(name, value)| write!(f, "{name}={value:?} "))
+                }
             }
 
             // SAFETY: repr(C), the header first; the fields are those of the C struct, which the size check at opening supports.

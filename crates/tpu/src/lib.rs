@@ -7,13 +7,16 @@ mod candle;
 mod device;
 mod error;
 mod fallback;
+pub mod flight;
 mod fused;
 mod launch;
 mod module;
 mod ops;
 mod plant;
 pub mod sdk;
+mod stall;
 mod storage;
+pub mod streams;
 mod sys;
 
 pub use device::{Options, Stats, TpuDevice};

@@ -1,0 +1,112 @@
+//! The group `device`: what a run computes on.
+
+use anyhow::Context;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tt_tensor::Device;
+
+use crate::failure::Failure;
+use crate::supervise::worker;
+
+/// What a run computes on.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct DeviceConfig {
+    /// The kind of device. The keys after `threads` are about a TPU, and without effect on the CPU.
+    #[serde(rename = "type")]
+    pub(crate) kind: DeviceKind,
+    /// Threads of the CPU's kernels; null: as `RAYON_NUM_THREADS` says, or one a core. Results are the same for any
+    /// number.
+    #[schemars(range(min = 1))]
+    pub(crate) threads: Option<usize>,
+    /// Cores of the TPU to use; null: all. Results are the same for any number; the emulator is faster with few.
+    #[schemars(range(min = 1, max = 8))]
+    pub(crate) cores: Option<usize>,
+    /// Memory of an emulated TPU, in GiB; null: the emulator's own choice. A chip has what it has.
+    #[schemars(range(min = 1))]
+    pub(crate) memory_gb: Option<u64>,
+    /// What happens to an operation that has no kernel on the TPU.
+    pub(crate) fallback: Fallback,
+    /// Waits after every launch, so that a failure is found at the launch that caused it. Slow.
+    pub(crate) sync: bool,
+    /// A single wait for the TPU that is longer than this, with no launch begun meanwhile, is a hang; null: never.
+    #[schemars(range(min = 1))]
+    pub(crate) timeout_seconds: Option<u64>,
+    /// What follows a failure of the TPU.
+    pub(crate) restart: RestartConfig,
+}
+
+impl Default for DeviceConfig {
+    fn default() -> Self {
+        Self {
+            kind: DeviceKind::default(),
+            threads: None,
+            cores: None,
+            memory_gb: None,
+            fallback: Fallback::default(),
+            sync: false,
+            timeout_seconds: Some(600),
+            restart: RestartConfig::default(),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum DeviceKind {
+    /// The processor of this machine.
+    #[default]
+    Cpu,
+    /// A Sophgo TPU, or the vendor's emulator of one. It works in a process of its own, under supervision.
+    Tpu,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Fallback {
+    /// It runs on the CPU; which ones did is said at the end.
+    #[default]
+    Warn,
+    /// It ends the run.
+    Error,
+}
+
+/// What follows a failure of the TPU.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct RestartConfig {
+    /// How often the run goes on by itself from its last checkpoint, as long as each time there is a newer one.
+    pub(crate) max: u32,
+}
+
+impl DeviceConfig {
+    /// Opens the device.
+    pub(crate) fn device(&self) -> anyhow::Result<Device> {
+        match self.kind {
+            DeviceKind::Cpu => Ok(Device::Cpu),
+            DeviceKind::Tpu => {
+                let device = tt_tpu::open(&self.tpu_options());
+                Ok(Device::Tpu(device.context("device.type=tpu")?))
+            }
+        }
+    }
+
+    fn tpu_options(&self) -> tt_tpu::Options {
+        tt_tpu::Options {
+            cores: self.cores,
+            memory_bytes: self.memory_gb.map(|gb| gb << 30),
+            forbid_fallback: self.fallback == Fallback::Error,
+            synchronous: self.sync,
+            flight: worker::flight(),
+        }
+    }
+
+    /// Makes the thread pool of the kernels, for the whole process.
+    pub(crate) fn start_threads(&self) -> Result<(), Failure> {
+        let Some(threads) = self.threads else {
+            return Ok(()); // rayon's own choice
+        };
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
+        pool.build_global().map_err(Failure::run)
+    }
+}

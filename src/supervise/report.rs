@@ -1,0 +1,274 @@
+//! What the user is told when a worker did not end in order.
+//!
+//! ```text
+//! error: a check in a kernel failed, which ends the process
+//!   it says: tpu_kernel_common.c:77: tpu_data_type_size: Assertion "0" failed.
+//!   in flight: launch 40, matmul Matmul { m: 64, .. }
+//!   all it says is in run/device.log
+//!   the state before is in run/checkpoints/step-00000004; this goes on from it:
+//!   tpu-train +model=qwen2 ...
+//! ```
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+
+use tt_tpu::flight::{Flight, Launch};
+
+use crate::ending;
+use crate::run_dir;
+use crate::supervise::End;
+use crate::supervise::session::{Files, Session};
+
+/// What the vendor's runtime ends a process with when a kernel's check fails.
+const EXIT_ASSERT: i32 = 233;
+/// Of the end of a log, which may be long.
+const TAIL_BYTES: u64 = 64 << 10;
+/// Of what the device says, and of launches.
+const SHOWN: usize = 4;
+
+#[derive(Debug)]
+pub(super) struct Report {
+    headline: String,
+    /// The last lines that tell anything.
+    said: Vec<String>,
+    flight: Flight,
+    log: Option<PathBuf>,
+    run: Option<PathBuf>,
+    /// The newest checkpoint that is whole.
+    checkpoint: Option<(u64, PathBuf)>,
+    /// What goes on with the run.
+    command: Option<String>,
+}
+
+impl Report {
+    pub(super) fn new(end: &End, session: &Session, arguments: &[String]) -> Self {
+        let files = session.files();
+        let run = files.run();
+        let checkpoint = run.as_deref().and_then(newest_checkpoint);
+        let command = run
+            .as_deref()
+            .map(|run| ending::command_line(&ending::again(arguments, run)));
+        let text = tail(files);
+        Self {
+            headline: headline(end),
+            said: said(&text),
+            flight: Flight::read(&files.flight()).unwrap_or_default(),
+            log: (!text.is_empty()).then(|| log_to_keep(session)).flatten(),
+            run,
+            checkpoint,
+            command,
+        }
+    }
+
+    pub(super) fn run(&self) -> Option<&Path> {
+        self.run.as_deref()
+    }
+
+    /// The step that the run can go on from.
+    pub(super) fn step(&self) -> Option<u64> {
+        self.checkpoint.as_ref().map(|(step, _)| *step)
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.headline)?;
+        for (i, line) in self.said.iter().enumerate() {
+            let label = if i == 0 { "it says: " } else { "         " };
+            write!(f, "\n  {label}{line}")?;
+        }
+        if let Some(what) = &self.flight.waiting_for {
+            write!(f, "\n  the process waited for {what}")?;
+        }
+        let in_flight = self.flight.in_flight();
+        for (i, Launch { sequence, text }) in in_flight.iter().take(SHOWN).enumerate() {
+            let label = if i == 0 { "in flight: " } else { "           " };
+            write!(f, "\n  {label}launch {sequence}, {text}")?;
+        }
+        if let Some(more) = in_flight.len().checked_sub(SHOWN).filter(|&more| more > 0) {
+            write!(f, "\n             and {more} more")?;
+        }
+        if let Some(log) = &self.log {
+            write!(f, "\n  all it says is in {}", log.display())?;
+        }
+        match (&self.checkpoint, &self.command) {
+            (Some((_, path)), Some(command)) => write!(
+                f,
+                "\n  the state before is in {}; this goes on from it:\n  {command}",
+                path.display()
+            ),
+            (None, Some(command)) => {
+                write!(
+                    f,
+                    "\n  nothing was saved yet; this begins again:\n  {command}"
+                )
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn headline(end: &End) -> String {
+    let status = match end {
+        End::Hang(waited) => {
+            return format!(
+                "the device hangs: the process waited for it for {} s without progress (device.timeout_seconds) and was ended",
+                waited.as_secs()
+            );
+        }
+        End::Exit(status) => status,
+    };
+    match (status.code(), status.signal()) {
+        (Some(EXIT_ASSERT), _) => "a check in a kernel failed, which ends the process".to_owned(),
+        (Some(101), _) => "the process panicked: see above".to_owned(),
+        (Some(code), _) => format!("the device's runtime ended the process with exit code {code}"),
+        (None, Some(9)) => {
+            "the process was killed (signal 9): by hand, or because memory ran out".to_owned()
+        }
+        (None, signal) => format!("the process crashed with signal {}", signal.unwrap_or(0)),
+    }
+}
+
+fn newest_checkpoint(run: &Path) -> Option<(u64, PathBuf)> {
+    let latest = tt_checkpoint::latest(&run_dir::checkpoints(run)).ok()?;
+    let checkpoint = latest.checkpoint?;
+    Some((checkpoint.step(), checkpoint.dir().to_owned()))
+}
+
+/// The log in the run folder; or if there is none a copy beside the session, which is about to be removed.
+fn log_to_keep(session: &Session) -> Option<PathBuf> {
+    let (log, _) = session.files().log_now();
+    if session.files().run().is_some() {
+        return Some(log);
+    }
+    let kept = session.files().0.with_extension("log");
+    fs::copy(log, &kept).ok().map(|_| kept)
+}
+
+/// The end of what this session has in the log.
+fn tail(files: &Files) -> String {
+    let (path, start) = files.log_now();
+    let read = || -> std::io::Result<Vec<u8>> {
+        let mut log = File::open(&path)?;
+        let len = log.metadata()?.len();
+        log.seek(SeekFrom::Start(start.max(len.saturating_sub(TAIL_BYTES))))?;
+        let mut bytes = Vec::new();
+        log.read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    String::from_utf8_lossy(&read().unwrap_or_default()).into_owned()
+}
+
+/// The first lines about a failed check, or else the last lines; without what the runtime always says, and what several
+/// cores say once.
+fn said(text: &str) -> Vec<String> {
+    let mut lines = Vec::new();
+    for line in text
+        .lines()
+        .map(without_core)
+        .filter(|line| !is_noise(line))
+    {
+        if !lines.contains(&line) {
+            lines.push(line);
+        }
+    }
+    let is_error = |line: &String| line.contains("Assert") || line.contains("[ERR]");
+    match lines.iter().position(is_error) {
+        Some(first) => lines.drain(..first),
+        None => lines.drain(..lines.len().saturating_sub(SHOWN)),
+    };
+    lines.truncate(SHOWN);
+    lines
+}
+
+fn is_noise(line: &str) -> bool {
+    const NOISE: &[&str] = &["[ap] ", "[cdm host", "device id:"];
+    line.trim().is_empty() || NOISE.iter().any(|noise| line.starts_with(noise))
+}
+
+/// The line without the number of the core that said it, `[3]`, wherever it stands.
+fn without_core(line: &str) -> String {
+    let mut text = line.to_owned();
+    for core in 0..8 {
+        text = text.replace(&format!("[{core}]"), " ");
+    }
+    text.trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::ExitStatus;
+
+    use super::*;
+
+    /// As the emulator prints it, shortened.
+    const ASSERT: &str = "\
+[cdm host-7751]: tpuRtInit: 85: debug_enable not found use default
+[ap] entry port:10001, base port:10001
+device id:0 / 1
+[ap] memory init ok
+[7][ERR] not supported dtype=99[7]/src/tpu_kernel_common.c:77: tpu_data_type_size: Assertion \"0\" failed.
+[6][ERR] not supported dtype=99[6]/src/tpu_kernel_common.c:77: tpu_data_type_size: Assertion \"0\" failed.
+Obtained 10 stack frames.
+libtpuv7_emulator.so(tpu_data_type_size+0xee) [0x7fa9cb9c815e]
+";
+
+    #[test]
+    fn what_the_device_says_is_told_once_and_without_noise() {
+        let said = said(ASSERT);
+        assert_eq!(
+            said[0],
+            "[ERR] not supported dtype=99 /src/tpu_kernel_common.c:77: tpu_data_type_size: Assertion \"0\" failed."
+        );
+        assert_eq!(said.len(), 3);
+    }
+
+    #[test]
+    fn noise_alone_says_nothing() {
+        assert_eq!(said("[ap] memory init ok\ndevice id:0 / 1\n\n"), [""; 0]);
+    }
+
+    fn report(flight: Flight) -> Report {
+        Report {
+            headline: headline(&End::Exit(ExitStatus::from_raw(233 << 8))),
+            said: vec!["Assertion failed.".into(), "a frame".into()],
+            flight,
+            log: Some("run/device.log".into()),
+            run: Some("run".into()),
+            checkpoint: Some((4, "run/checkpoints/step-00000004".into())),
+            command: Some("tpu-train x=1".into()),
+        }
+    }
+
+    #[test]
+    fn a_report_says_what_where_and_how_to_go_on() {
+        let launches = (39..=40).map(|sequence| Launch {
+            sequence,
+            text: format!("op [{sequence}]"),
+        });
+        let flight = Flight {
+            launched: 40,
+            done: 38,
+            launches: launches.collect(),
+            waits: 1,
+            waiting_for: Some("the queue".into()),
+            ..Flight::default()
+        };
+        assert_eq!(
+            report(flight).to_string(),
+            "\
+a check in a kernel failed, which ends the process
+  it says: Assertion failed.
+           a frame
+  the process waited for the queue
+  in flight: launch 39, op [39]
+             launch 40, op [40]
+  all it says is in run/device.log
+  the state before is in run/checkpoints/step-00000004; this goes on from it:
+  tpu-train x=1"
+        );
+    }
+}

@@ -1,0 +1,133 @@
+//! With shell scripts as workers; with the true one see `tests/e2e`.
+
+use std::fs;
+use std::path::Path;
+
+use super::*;
+use crate::device::RestartConfig;
+
+/// A failure's text is all that tells of a report, so codes are compared as text, too.
+fn run(device: DeviceConfig, script: &str) -> Result<String, String> {
+    let device = DeviceConfig {
+        kind: DeviceKind::Tpu,
+        ..device
+    };
+    let sh = |arguments: &[String]| {
+        let mut command = Command::new("sh");
+        command.args(["-c", script, "worker"]).args(arguments);
+        command
+    };
+    let code = run_workers(&device, &["lr=1".to_owned()], sh);
+    code.map(|code| format!("{code:?}"))
+        .map_err(|failure| failure.to_string())
+}
+
+fn code(code: u8) -> Result<String, String> {
+    Ok(format!("{:?}", ExitCode::from(code)))
+}
+
+const ENDED: &str = r#"touch "$TPU_TRAIN_SESSION/ended""#;
+
+#[test]
+fn a_worker_that_ends_in_order_decides_the_exit_code() {
+    for expected in [0, 1, 2, 75] {
+        let script = format!("{ENDED}; exit {expected}");
+        assert_eq!(run(DeviceConfig::default(), &script), code(expected));
+    }
+}
+
+#[test]
+fn exit_code_0_out_of_order_is_a_failure() {
+    let error = run(DeviceConfig::default(), "exit 0").unwrap_err();
+    assert!(error.contains("exit code 0"), "{error}");
+}
+
+#[test]
+fn a_failed_check_is_told_with_what_the_device_said_and_what_was_in_flight() {
+    let script = r#"
+        cd "$TPU_TRAIN_SESSION"
+        echo '[ap] memory init ok' > device.log
+        echo 'file.c:7: Assertion "0" failed.' >> device.log
+        printf 'launched 3 done 2 waits 1 for the queue\nstarted 3\n3 matmul [2, 3] f32\n' > flight
+        exit 233"#;
+    let error = run(DeviceConfig::default(), script).unwrap_err();
+    for text in [
+        "a check in a kernel failed",
+        "it says: file.c:7: Assertion",
+        "waited for the queue",
+        "launch 3, matmul [2, 3] f32",
+    ] {
+        assert!(error.contains(text), "no {text:?} in {error}");
+    }
+    assert!(!error.contains("memory init"), "{error}");
+    // There was no run folder to keep it in.
+    let log = error.split("all it says is in ").nth(1).expect("a log");
+    let log = Path::new(log.lines().next().unwrap());
+    assert!(fs::read_to_string(log).unwrap().contains("memory init"));
+    fs::remove_file(log).unwrap();
+}
+
+#[test]
+fn a_worker_killed_from_outside_is_told_as_such() {
+    let error = run(DeviceConfig::default(), "kill -9 $$").unwrap_err();
+    assert!(error.contains("killed (signal 9)"), "{error}");
+}
+
+#[test]
+fn a_wait_without_end_is_ended() {
+    let device = DeviceConfig {
+        timeout_seconds: Some(1),
+        ..DeviceConfig::default()
+    };
+    let script = r#"
+        printf 'launched 3 done 2 waits 1 for the queue\n' > "$TPU_TRAIN_SESSION/flight"
+        exec sleep 60"#;
+    let started = Instant::now();
+    let error = run(device, script).unwrap_err();
+    assert!(error.contains("the device hangs"), "{error}");
+    assert!(started.elapsed() < Duration::from_secs(30));
+}
+
+fn with_restarts(max: u32) -> DeviceConfig {
+    DeviceConfig {
+        restart: RestartConfig { max },
+        ..DeviceConfig::default()
+    }
+}
+
+#[test]
+fn a_worker_is_started_again_and_may_then_end_in_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = format!(
+        r#"cd {}; echo "$@" >> starts; if [ -e again ]; then {ENDED}; exit 0; fi; touch again; exit 233"#,
+        folder.path().display()
+    );
+    assert_eq!(run(with_restarts(1), &script), code(0));
+    // Nothing had been saved: it begins again as it was asked to.
+    let starts = fs::read_to_string(folder.path().join("starts")).unwrap();
+    assert_eq!(starts, "lr=1\nlr=1\n");
+}
+
+#[test]
+fn a_worker_that_saves_nothing_between_two_failures_is_given_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = format!("echo >> {}/starts; exit 233", folder.path().display());
+    let error = run(with_restarts(9), &script).unwrap_err();
+    assert!(error.contains("nothing was saved since"), "{error}");
+    let starts = fs::read_to_string(folder.path().join("starts")).unwrap();
+    assert_eq!(starts.lines().count(), 2);
+}
+
+#[test]
+fn the_session_ends_with_the_worker_and_the_emulator_works_in_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = format!(
+        r#"touch "$TPU_SCALAER_EMULATOR_WORKDIR/module.so" || exit 1
+        echo "$TPU_TRAIN_SESSION" > {}/session; kill -9 $$"#,
+        folder.path().display()
+    );
+    run(DeviceConfig::default(), &script).unwrap_err();
+    let session = fs::read_to_string(folder.path().join("session")).unwrap();
+    assert!(session.contains("tpu-train-session-"), "{session}");
+    assert!(!Path::new(session.trim()).exists());
+}
