@@ -61,7 +61,7 @@ fn compile(out_dir: &Path, module: &Path) -> Result<(), String> {
         .collect();
     sources.sort();
     let mut link = library(module);
-    link.args(["-Wall", "-Wextra", "-Wno-unused-function"]);
+    link.args(["-Wall", "-Wextra", "-Wno-unused-function", "-DEMULATOR"]);
     link.args(&sources).arg("-L").arg(out_dir);
     run(link.args([format!("-l:{SONAME}").as_str(), "-lm", "-Wl,--no-undefined"]))
 }

@@ -19,9 +19,11 @@
 #define ALIGN(x, y) (DIV_UP(x, y) * (y))
 
 // Common to all launches. `state` is the address of three words that the host reads when something is wrong:
-// the sequence number of the last launch that began, the first fault, and the launch that reported it.
+// the sequence number of the last launch that began, the first fault, and the launch that reported it. `started` is a
+// word of the host's for the same sequence number, which only the emulator can reach: it runs in the host's process.
 typedef struct {
   uint64_t state;
+  uint64_t started;
   uint32_t sequence;
   uint32_t reserved;
 } launch_t;
@@ -34,6 +36,9 @@ static inline scalar_t u32_scalar(uint32_t value) { return (scalar_t){.u32 = val
 
 static inline void launch_begin(const launch_t *launch) {
   if (tpu_core_index() != 0) return;
+#ifdef EMULATOR
+  *(volatile uint32_t *)launch->started = launch->sequence;
+#endif
   const dim4 one = {1, 1, 1, 1};
   tpu_gdma_set_C_system(launch->state, u32_scalar(launch->sequence), &one, NULL, DT_UINT32);
 }

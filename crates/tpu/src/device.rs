@@ -133,7 +133,6 @@ impl TpuDevice {
         let inner = Inner::open(options, workdir.path())?;
         let device = Self(DEVICE.get_or_init(|| inner));
         device.clear_words()?;
-        device.watch_for_stalls();
         // Every core has run a kernel, so each has loaded its copy, and no file is needed any more.
         Ok(device)
     }
@@ -153,25 +152,6 @@ impl TpuDevice {
         state.flight.done(0);
         state.stats = Stats::default();
         Ok(())
-    }
-
-    /// In a process that keeps a flight record, says in it which launch is at work when one takes long.
-    fn watch_for_stalls(self) {
-        let (flight, words) = {
-            let state = self.lock();
-            (state.flight.clone(), state.words)
-        };
-        if !flight.is_on() {
-            return;
-        }
-        let runtime = &self.0.runtime;
-        stall::watch(flight, move || {
-            let mut word = [0; 4];
-            // SAFETY: the device is open; this names it to the runtime on a thread of its own.
-            unsafe { (runtime.set_device)(0) };
-            copy_to_host(runtime, words, &mut word).ok()?;
-            Some(u32::from_le_bytes(word).into())
-        });
     }
 
     pub fn options(self) -> &'static Options {
@@ -261,6 +241,7 @@ impl TpuDevice {
         state.sequence = state.sequence.wrapping_add(1);
         *args.header() = Header {
             state: state.words,
+            started: stall::started_address(),
             sequence: state.sequence,
             reserved: 0,
         };
@@ -329,6 +310,8 @@ impl Inner {
             })?,
             None => FlightRecord::off(),
         };
+        let flight = Arc::new(flight);
+        stall::watch(&flight);
         let opening = flight.waiting("the device to open");
         let runtime = sys::Runtime::load(&sdk.library("libtpuv7_rt.so"))?;
         let mut stream = null_mut();
@@ -350,7 +333,7 @@ impl Inner {
         }
         drop(opening);
         let mut state = State {
-            flight: Arc::new(flight),
+            flight: flight.clone(),
             stream,
             module,
             free: HashMap::new(),

@@ -9,7 +9,7 @@
 //! ```text
 //! launched 1042 done 980 waits 177 for a copy to the host     odd: waiting now
 //! started 1017                                                as the device says; 0: not known
-//! 1024 matmul { m: 64, .. }                                   a ring of the last 64 launches
+//! 1024 matmul { m: 64, .. }                                   a ring of the last 256 launches
 //! ```
 //!
 //! A record that is [off](FlightRecord::off) costs a comparison. Errors of the file are ignored: they must not end a run.
@@ -22,8 +22,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Of a line, its newline included.
 const LINE_BYTES: usize = 256;
-/// Launches that are remembered.
-const RING: u64 = 64;
+/// Launches that are remembered: as many as may be queued.
+const RING: u64 = 256;
 /// Lines before the ring.
 const HEADER_LINES: u64 = 2;
 
@@ -70,19 +70,13 @@ impl FlightRecord {
             self.write(line, format_args!("{sequence} {op} {detail}"));
             self.launched.store(sequence, Ordering::Relaxed);
         }
-        self.waiting(op)
+        self.waiting("room in the queue")
     }
 
     /// Says that the process waits for the device, until the result is dropped.
     pub fn waiting(&self, what: &str) -> Waiting<'_> {
         self.turn(what);
         Waiting(self)
-    }
-
-    /// Which wait is under way, if one is: no two have the same number.
-    pub(crate) fn current_wait(&self) -> Option<u64> {
-        let waits = self.waits.load(Ordering::Relaxed);
-        (waits % 2 == 1).then_some(waits)
     }
 
     /// Launch number `sequence` and all before it have run.
@@ -207,15 +201,6 @@ impl Flight {
         Ok(flight)
     }
 
-    /// Those that may not have run, in their order: the first is at work or next.
-    pub fn in_flight(&self) -> &[Launch] {
-        let first = self.started.unwrap_or_default().max(self.done + 1);
-        let begin = self
-            .launches
-            .partition_point(|launch| launch.sequence < first);
-        &self.launches[begin..]
-    }
-
     fn read_counts(&mut self, line: &str) {
         let (counts, what) = line.split_once(" for").unwrap_or((line, ""));
         let mut words = counts.split(' ');
@@ -259,37 +244,28 @@ mod tests {
     #[test]
     fn the_last_launches_are_remembered_in_order() {
         let (folder, record) = record();
-        for sequence in 1..=100 {
+        for sequence in 1..=300 {
             drop(record.launch(sequence, "fill", format_args!("[{sequence}] f32")));
         }
         let flight = read(&folder);
         let sequences: Vec<_> = flight.launches.iter().map(|l| l.sequence).collect();
-        assert_eq!(sequences, (37..=100).collect::<Vec<_>>());
-        assert_eq!(flight.launches[0].text, "fill [37] f32");
-        assert_eq!((flight.launched, flight.waiting_for), (100, None));
+        assert_eq!(sequences, (45..=300).collect::<Vec<_>>());
+        assert_eq!(flight.launches[0].text, "fill [45] f32");
+        assert_eq!((flight.launched, flight.waiting_for), (300, None));
     }
 
     #[test]
-    fn in_flight_is_what_was_launched_since_the_last_wait() {
+    fn what_was_launched_what_has_begun_and_what_has_run_read_back() {
         let (folder, record) = record();
         drop(record.launch(1, "a", ""));
-        drop(record.waiting("the queue"));
+        assert_eq!(read(&folder).started, None);
         record.done(1);
         drop(record.launch(2, "b", ""));
         drop(record.launch(3, "c", ""));
+        record.started(2);
         let flight = read(&folder);
-        let names: Vec<_> = flight.in_flight().iter().map(|l| l.text.as_str()).collect();
-        assert_eq!(names, ["b", "c"]);
-    }
-
-    #[test]
-    fn what_the_device_has_begun_with_is_the_first_in_flight() {
-        let (folder, record) = record();
-        (1..=5).for_each(|sequence| drop(record.launch(sequence, "op", "")));
-        record.started(4);
-        let flight = read(&folder);
-        assert_eq!(flight.started, Some(4));
-        assert_eq!(flight.in_flight().first().map(|l| l.sequence), Some(4));
+        assert_eq!((flight.launched, flight.done), (3, 1));
+        assert_eq!(flight.started, Some(2));
     }
 
     #[test]

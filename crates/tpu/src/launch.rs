@@ -10,6 +10,8 @@
 pub(crate) struct Header {
     /// Address of the words that kernels report in.
     pub state: u64,
+    /// Address of a word of this process, where the emulator leaves the sequence number that it has begun with.
+    pub started: u64,
     /// Counts launches, from 1.
     pub sequence: u32,
     pub reserved: u32,

@@ -1,37 +1,52 @@
-//! Finds out which launch is at work when the device takes long.
+//! Which launch is at work: for the flight record, when the device takes long or ends the process.
 //!
-//! Every kernel begins by writing its sequence number into a word of the device's memory. While the process waits for
-//! longer than [`PATIENCE`], a thread reads that word now and then and writes it into the flight record: so who
-//! watches from outside tells a long queue from a launch that never ends, and which.
+//! The runtime cannot be asked: a copy from the device, on whatever stream, waits for the launch that never ends. But the
+//! emulator runs in this process, so every kernel begins by leaving its sequence number in [`STARTED`]. From there it is
+//! written into the record now and then while the process waits, and when the process exits, which is what a failed
+//! check of the emulator's makes it do. Of a chip it is not known: the word stays 0.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
 use crate::flight::FlightRecord;
 
-/// Between two looks.
-const PERIOD: Duration = Duration::from_secs(1);
-/// Looks at the same wait before the device is asked: in a run that goes well it never is.
-const PATIENCE: u32 = 2;
+/// The launch that the emulator has begun with; 0: none.
+static STARTED: AtomicU32 = AtomicU32::new(0);
+/// The record of this process: there is one device a process.
+static RECORD: OnceLock<Arc<FlightRecord>> = OnceLock::new();
 
-/// Starts the thread. `begun` reads the word.
-pub(crate) fn watch(flight: Arc<FlightRecord>, begun: impl Fn() -> Option<u64> + Send + 'static) {
+const PERIOD: Duration = Duration::from_millis(500);
+
+/// Where kernels leave their sequence number.
+pub(crate) fn started_address() -> u64 {
+    STARTED.as_ptr() as u64
+}
+
+/// Keeps `flight` up to date, if it is kept at all.
+pub(crate) fn watch(flight: &Arc<FlightRecord>) {
+    if !flight.is_on() || RECORD.set(flight.clone()).is_err() {
+        return;
+    }
+    unsafe extern "C" {
+        fn atexit(function: extern "C" fn()) -> i32;
+    }
+    // SAFETY: the function takes nothing, does not unwind, and stays where it is.
+    unsafe { atexit(write_started) };
     let body = move || {
-        let (mut seen, mut looks) = (0, 0);
         loop {
             thread::sleep(PERIOD);
-            let wait = flight.current_wait();
-            looks = if wait == Some(seen) { looks + 1 } else { 0 };
-            seen = wait.unwrap_or_default();
-            if looks >= PATIENCE
-                && let Some(sequence) = begun()
-            {
-                flight.started(sequence);
-            }
+            write_started();
         }
     };
-    let thread = thread::Builder::new().name("stall".into());
-    // Without it a hang is found all the same, and told less exactly.
-    let _ = thread.spawn(body);
+    // Without the thread a hang is found all the same, and told less exactly.
+    let _ = thread::Builder::new().name("stall".into()).spawn(body);
+}
+
+extern "C" fn write_started() {
+    let started = STARTED.load(Ordering::Relaxed);
+    if let Some(flight) = RECORD.get() {
+        flight.started(started.into());
+    }
 }
