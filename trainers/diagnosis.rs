@@ -363,7 +363,7 @@ impl Hooks for Watch {
         Ok(())
     }
 
-    fn exit_backward(&self, module: &ModulePath) -> tt_tensor::Result<()> {
+    fn exit_backward(&self, module: &ModulePath, _: Option<&Tensor>) -> tt_tensor::Result<()> {
         self.look_at_gradients(module.as_str())
     }
 }

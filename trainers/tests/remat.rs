@@ -29,7 +29,7 @@ fn model() -> Qwen2ForCausalLM {
 struct Count(Mutex<HashMap<String, usize>>);
 
 impl Hooks for Count {
-    fn enter_forward(&self, module: &ModulePath) -> tt_nn::Result<()> {
+    fn enter_forward(&self, module: &ModulePath, _: &Tensor) -> tt_nn::Result<()> {
         *self
             .0
             .lock()

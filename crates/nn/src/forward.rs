@@ -14,17 +14,29 @@ use crate::param_tree::ParamTree;
 use crate::path::ModulePath;
 
 /// What happens around modules. The backward pass enters a module where the forward pass left it.
+///
+/// A module that is recomputed is run forward a second time, in the backward pass.
 pub trait Hooks: Send + Sync {
-    fn enter_forward(&self, _module: &ModulePath) -> Result<()> {
+    fn enter_forward(&self, _module: &ModulePath, _input: &Tensor) -> Result<()> {
         Ok(())
     }
     fn exit_forward(&self, _module: &ModulePath, _output: &Tensor) -> Result<()> {
         Ok(())
     }
-    fn enter_backward(&self, _module: &ModulePath) -> tt_tensor::Result<()> {
+    /// `gradient` is that of the output; `None` if nothing that matters came of it.
+    fn enter_backward(
+        &self,
+        _module: &ModulePath,
+        _gradient: Option<&Tensor>,
+    ) -> tt_tensor::Result<()> {
         Ok(())
     }
-    fn exit_backward(&self, _module: &ModulePath) -> tt_tensor::Result<()> {
+    /// `gradient` is that of the input, without what comes of uses before the module; `None` if it has none.
+    fn exit_backward(
+        &self,
+        _module: &ModulePath,
+        _gradient: Option<&Tensor>,
+    ) -> tt_tensor::Result<()> {
         Ok(())
     }
 }
@@ -164,15 +176,17 @@ impl Forward {
         let Some(hooks) = &self.hooks else {
             return body(self, x);
         };
-        hooks.enter_forward(path)?;
+        hooks.enter_forward(path, x)?;
         if let Some(tape) = &self.tape {
             let (hooks, path) = (hooks.clone(), path.clone());
-            tape.mark(move || hooks.exit_backward(&path));
+            tape.mark_gradient(x, move |grad| hooks.exit_backward(&path, grad.as_ref()));
         }
         let output = body(self, x)?;
         if let Some(tape) = &self.tape {
             let (hooks, path) = (hooks.clone(), path.clone());
-            tape.mark(move || hooks.enter_backward(&path));
+            tape.mark_gradient(&output, move |grad| {
+                hooks.enter_backward(&path, grad.as_ref())
+            });
         }
         hooks.exit_forward(path, &output)?;
         Ok(output)

@@ -51,29 +51,38 @@ on_each_device! {
 }
 
 #[derive(Default)]
-struct Log(Mutex<Vec<String>>);
+struct Log {
+    events: Mutex<Vec<String>>,
+    /// The tensor that comes with each event.
+    tensors: Mutex<Vec<Option<Vec<f32>>>>,
+}
 
 impl Log {
-    fn note(&self, event: &str, module: &ModulePath) {
-        self.0.lock().unwrap().push(format!("{event} {module}"));
+    fn note(&self, event: &str, module: &ModulePath, tensor: Option<&Tensor>) {
+        let values = tensor.map(|tensor| tensor.detach().to_vec().unwrap());
+        self.events
+            .lock()
+            .unwrap()
+            .push(format!("{event} {module}"));
+        self.tensors.lock().unwrap().push(values);
     }
 }
 
 impl Hooks for Log {
-    fn enter_forward(&self, module: &ModulePath) -> tt_nn::Result<()> {
-        self.note("forward>", module);
+    fn enter_forward(&self, module: &ModulePath, input: &Tensor) -> tt_nn::Result<()> {
+        self.note("forward>", module, Some(input));
         Ok(())
     }
-    fn exit_forward(&self, module: &ModulePath, _output: &Tensor) -> tt_nn::Result<()> {
-        self.note("forward<", module);
+    fn exit_forward(&self, module: &ModulePath, output: &Tensor) -> tt_nn::Result<()> {
+        self.note("forward<", module, Some(output));
         Ok(())
     }
-    fn enter_backward(&self, module: &ModulePath) -> tt_tensor::Result<()> {
-        self.note("backward>", module);
+    fn enter_backward(&self, module: &ModulePath, grad: Option<&Tensor>) -> tt_tensor::Result<()> {
+        self.note("backward>", module, grad);
         Ok(())
     }
-    fn exit_backward(&self, module: &ModulePath) -> tt_tensor::Result<()> {
-        self.note("backward<", module);
+    fn exit_backward(&self, module: &ModulePath, grad: Option<&Tensor>) -> tt_tensor::Result<()> {
+        self.note("backward<", module, grad);
         Ok(())
     }
 }
@@ -96,7 +105,32 @@ on_each_device! {
             expected.extend([format!("backward> {module}"), format!("backward< {module}")]);
         }
         expected.push("backward< mlp".to_owned());
-        assert_eq!(*log.0.lock().unwrap(), expected);
+        assert_eq!(*log.events.lock().unwrap(), expected);
+    }
+}
+
+on_each_device! {
+    fn hooks_are_given_inputs_outputs_and_their_gradients(device) {
+        let linear = Linear::new(path("w"), 2, 2);
+        let params = ParamTree::build(&linear.params(), |_| {
+            Ok(Tensor::from_slice(&[1f32, 2.0, 3.0, 4.0], (2, 2), device)?)
+        }).unwrap();
+        let (tape, log) = (Tape::new(), Arc::new(Log::default()));
+        let fwd = Forward::training(&params, &tape, Seed::new(0)).with_hooks(log.clone());
+        let y = linear.forward(&fwd, &Tensor::ones((1, 2), device).unwrap()).unwrap();
+        let y = linear.forward(&fwd, &y).unwrap().mul(&y).unwrap();
+        tape.backward(&y.sum_all().unwrap()).unwrap();
+        let expected = [
+            Some(vec![1.0, 1.0]), // into the first layer, and out of it
+            Some(vec![3.0, 7.0]),
+            Some(vec![3.0, 7.0]),
+            Some(vec![17.0, 37.0]),
+            Some(vec![3.0, 7.0]), // of the second layer's output: the other factor
+            Some(vec![41.0, 71.0]), // of its input: (17, 37), what its other use gave, and (3, 7) W
+            Some(vec![41.0, 71.0]),
+            None, // nobody asks for the gradient of the first input
+        ];
+        assert_eq!(*log.tensors.lock().unwrap(), expected);
     }
 }
 

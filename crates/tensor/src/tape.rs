@@ -108,6 +108,32 @@ impl Tape {
         self.inner().nodes.push(Node::Mark(Box::new(event)));
     }
 
+    /// As [`Tape::mark`], and hands over the gradient gathered for `tensor` by then: all of it, if nothing before this
+    /// place used the tensor. `None` if there is none.
+    pub fn mark_gradient(
+        &self,
+        tensor: &Tensor,
+        event: impl FnOnce(Option<Tensor>) -> Result<()> + Send + 'static,
+    ) {
+        let track = tensor.track.as_ref();
+        let track = track.filter(|track| Arc::ptr_eq(&track.tape.0, &self.0));
+        let var = track.map(|track| track.var);
+        // The handle must not keep the tape that will hold it alive.
+        let tape = Arc::downgrade(&self.0);
+        self.mark(move || {
+            let gathered = |var: VarId| {
+                let tape = tape.upgrade()?;
+                let inner = tape.lock().expect("no panic while recording");
+                let var = &inner.vars[var.0];
+                match &var.parameter {
+                    Some(parameter) => parameter.grad(),
+                    None => var.grad.clone(),
+                }
+            };
+            event(var.and_then(gathered))
+        });
+    }
+
     /// Leaves `output`, made of `x` and `weights` off the tape, as one node that `again` undoes: it makes the output
     /// from `x` once more, on a tape of its own. Gradients have the same bits as if all had been recorded here.
     pub fn recompute(

@@ -106,6 +106,36 @@ fn hook_hears_each_parameter_once_when_its_gradient_is_complete() {
 }
 
 #[test]
+fn a_mark_sees_what_gradient_was_gathered_for_a_tensor_by_uses_after_it() {
+    let w = parameter("w", &[3.0]);
+    let tape = Tape::new();
+    let x = tape.watch(&w).affine(1.0, 0.0).unwrap();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let mark = |name: &'static str, of: &Tensor| {
+        let seen = seen.clone();
+        tape.mark_gradient(of, move |grad| {
+            let grad = grad.map(|grad| grad.to_vec::<f32>()).transpose()?;
+            seen.lock().unwrap().push((name, grad));
+            Ok(())
+        });
+    };
+    mark("before both uses", &x);
+    let y = x.sqr().unwrap();
+    mark("between", &x);
+    let y = y.add(&x).unwrap();
+    mark("of the sum", &y);
+    mark("untracked", &x.detach());
+    tape.backward(&y.sum_all().unwrap()).unwrap();
+    let expected = [
+        ("untracked", None),
+        ("of the sum", Some(vec![1.0])),
+        ("between", Some(vec![1.0])),
+        ("before both uses", Some(vec![7.0])),
+    ];
+    assert_eq!(*seen.lock().unwrap(), expected);
+}
+
+#[test]
 fn marks_fire_in_reverse_order_between_the_operations_they_were_set_between() {
     let w = parameter("w", &[1.0]);
     let tape = Tape::new();
