@@ -148,7 +148,7 @@ impl App {
                             composer,
                             overrides: args.overrides,
                             arguments: args.raw,
-                            plan: args.plan,
+                            options: args.options,
                         })
                     }
                 }

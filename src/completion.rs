@@ -82,7 +82,9 @@ fn candidates(line: &str, own: Files) -> Vec<String> {
     let mut words = split(line);
     let word = words.pop().unwrap_or_default();
     let mut before = words.into_iter().skip(1).collect::<Vec<_>>();
-    if let Some(values) = before.last().and_then(|flag| cli::values_after(flag)) {
+    if before.last().is_some_and(|flag| cli::takes_override(flag)) {
+        before.pop(); // the word is completed as overrides are
+    } else if let Some(values) = before.last().and_then(|flag| cli::values_after(flag)) {
         let values = values.into_iter().filter(|value| value.starts_with(&word));
         return values.map(str::to_owned).collect();
     }

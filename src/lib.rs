@@ -24,6 +24,7 @@ mod device;
 mod ending;
 mod failure;
 mod hydra_help;
+mod job;
 mod migration;
 mod optimization;
 mod origins;

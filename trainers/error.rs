@@ -27,6 +27,9 @@ pub enum Error {
     },
     #[error("no trainable parameter got a gradient at step {step}")]
     NoGradient { step: u64 },
+    /// Two variants of a run that have not the same to compare.
+    #[error("the variants cannot be compared: {0}")]
+    Variants(String),
     #[error("the training data ended before the first step")]
     NoData,
     #[error(transparent)]

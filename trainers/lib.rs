@@ -23,6 +23,7 @@
 
 mod adapted;
 mod bad_step;
+pub mod compare;
 mod config;
 mod device_batch;
 mod diagnosis;

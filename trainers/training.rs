@@ -11,7 +11,7 @@ use tt_metrics::Scalar;
 use tt_models::Model;
 use tt_nn::{Forward, ParamTree, Recompute};
 use tt_optimizers::Optimizers;
-use tt_tensor::{Device, Precision, Seed, Tape, Tensor, fused};
+use tt_tensor::{Device, GradientHook, Precision, Seed, Tape, Tensor, fused};
 
 use crate::Loss;
 use crate::adapted::Adapted;
@@ -133,6 +133,11 @@ impl Training {
             });
         }
         totals.ok_or(Error::NoData)
+    }
+
+    /// Calls `hook` with each parameter whose gradient for a micro-batch is complete.
+    pub(crate) fn on_gradient(&self, hook: GradientHook) {
+        self.tape.on_gradient(hook);
     }
 
     /// The context in which micro-batch `micro` is trained on once `steps` are done.

@@ -3,8 +3,8 @@
 use tt_config::Part;
 
 use super::{Args, UsageError, nearest};
-use crate::commands::plan;
 use crate::commands::show::{Info, Show};
+use crate::commands::{diff, plan};
 use crate::completion::Completion;
 use crate::rerun;
 
@@ -23,9 +23,16 @@ struct BadValue(&'static str);
 pub(super) const MEMORY: &str = "--memory";
 pub(super) const JSON: &str = "--json";
 pub(super) const MERGE: &str = "--merge";
+pub(super) const A: &str = "--a";
+pub(super) const B: &str = "--b";
+pub(super) const TOLERANCE: &str = "--tolerance";
+pub(super) const MARKDOWN: &str = "--markdown";
+
+/// What a flag's value is called that is an override.
+const OVERRIDE: &str = "OVERRIDE";
 
 /// Flags that Hydra does not have.
-const OWN: &[&str] = &["--version", MEMORY, JSON, MERGE];
+const OWN: &[&str] = &["--version", MEMORY, JSON, MERGE, A, B, TOLERANCE, MARKDOWN];
 
 /// A short form may have two letters, as in Hydra; so switches cannot be bundled.
 pub(super) const FLAGS: &[Flag] = &[
@@ -154,7 +161,7 @@ pub(super) const FLAGS: &[Flag] = &[
         set: |args, value| {
             let bytes =
                 plan::parse_bytes(&value).ok_or(BadValue("a size such as 24GB or 512MiB"))?;
-            args.plan.memory_bytes = Some(bytes);
+            args.options.memory_bytes = Some(bytes);
             Ok(())
         },
     },
@@ -162,9 +169,52 @@ pub(super) const FLAGS: &[Flag] = &[
         long: JSON,
         short: None,
         value: None,
-        about: "With plan: print JSON",
+        about: "With plan and diff: print JSON",
         set: |args, _| {
-            args.plan.json = true;
+            args.options.json = true;
+            Ok(())
+        },
+    },
+    Flag {
+        long: A,
+        short: None,
+        value: Some(OVERRIDE),
+        about: "With diff: what the first variant changes, nothing without it; repeatable",
+        set: |args, value| {
+            args.options.diff.a.extend(diff::split(&value));
+            Ok(())
+        },
+    },
+    Flag {
+        long: B,
+        short: None,
+        value: Some(OVERRIDE),
+        about: "With diff: what the second variant changes; repeatable",
+        set: |args, value| {
+            let overrides = args.options.diff.b.get_or_insert_default();
+            overrides.extend(diff::split(&value));
+            Ok(())
+        },
+    },
+    Flag {
+        long: TOLERANCE,
+        short: None,
+        value: Some("NUMBER"),
+        about: "With diff: relative L2 difference to accept [default: by precision]",
+        set: |args, value| {
+            let number = value.parse().ok().filter(|number: &f64| *number >= 0.0);
+            let expected = BadValue("a number such as 1e-4");
+            args.options.diff.tolerance = Some(number.ok_or(expected)?);
+            Ok(())
+        },
+    },
+    Flag {
+        long: MARKDOWN,
+        short: None,
+        value: Some("FILE"),
+        about: "With diff: also write the report to this file, as Markdown",
+        set: |args, value| {
+            args.options.diff.markdown = Some(value.into());
             Ok(())
         },
     },
@@ -290,4 +340,9 @@ pub(crate) fn values_after(word: &str) -> Option<Vec<&'static str>> {
             .filter(|value| !value.contains(char::is_uppercase))
             .collect(),
     )
+}
+
+/// If `word` is a flag whose value is an override.
+pub(crate) fn takes_override(word: &str) -> bool {
+    flag_named(word).is_ok_and(|flag| flag.value == Some(OVERRIDE))
 }

@@ -10,13 +10,12 @@ mod help;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-pub(crate) use self::flags::{flags, hydra_flags, values_after};
+pub(crate) use self::flags::{flags, hydra_flags, takes_override, values_after};
 pub(crate) use self::help::help;
 
-use self::flags::{JSON, MEMORY, flag_named};
-use crate::commands::plan::PlanOptions;
+use self::flags::{A, B, JSON, MARKDOWN, MEMORY, TOLERANCE, flag_named};
 use crate::commands::show::Show;
-use crate::commands::{self, Command};
+use crate::commands::{self, Command, Options};
 use crate::completion::Completion;
 use crate::rerun;
 
@@ -47,7 +46,7 @@ pub(crate) struct Args {
     pub(crate) raw: Vec<String>,
     /// The run folder whose config is used instead of one composed.
     pub(crate) rerun: Option<PathBuf>,
-    pub(crate) plan: PlanOptions,
+    pub(crate) options: Options,
     completion: Option<Completion>,
     help: bool,
     hydra_help: bool,
@@ -84,16 +83,21 @@ pub(crate) enum UsageError {
     },
     #[error("flags `{0}` and `{1}` exclude each other")]
     Excluded(&'static str, &'static str),
-    #[error("`{flag}` is for `{owner}`, not for `{command}`")]
+    #[error("`{flag}` is for {}, not for `{command}`", names(.owners))]
     ForOther {
         flag: &'static str,
-        owner: &'static str,
+        owners: &'static [&'static str],
         command: &'static str,
     },
     #[error("`{0}` composes no config: it takes neither --cfg nor --info")]
     NoConfig(&'static str),
     #[error("argument is not UTF-8: {0:?}")]
     NotUtf8(OsString),
+}
+
+fn names(owners: &[&str]) -> String {
+    let names: Vec<_> = owners.iter().map(|name| format!("`{name}`")).collect();
+    names.join(" and ")
 }
 
 fn hint(nearest: &Option<String>) -> String {
@@ -223,18 +227,25 @@ impl Args {
                 }
             }
         }
-        let (train, plan) = (commands::TRAIN.name, commands::PLAN.name);
-        for (flag, owner, is_given) in [
-            ("--multirun", train, self.multirun),
-            (rerun::FLAG, train, self.rerun.is_some()),
-            (MEMORY, plan, self.plan.memory_bytes.is_some()),
-            (JSON, plan, self.plan.json),
+        const TRAIN: &[&str] = &[commands::TRAIN.name];
+        const PLAN: &[&str] = &[commands::PLAN.name];
+        const DIFF: &[&str] = &[commands::DIFF.name];
+        const PLAN_AND_DIFF: &[&str] = &[commands::PLAN.name, commands::DIFF.name];
+        for (flag, owners, is_given) in [
+            ("--multirun", TRAIN, self.multirun),
+            (rerun::FLAG, TRAIN, self.rerun.is_some()),
+            (MEMORY, PLAN, self.options.memory_bytes.is_some()),
+            (JSON, PLAN_AND_DIFF, self.options.json),
+            (A, DIFF, !self.options.diff.a.is_empty()),
+            (B, DIFF, self.options.diff.b.is_some()),
+            (TOLERANCE, DIFF, self.options.diff.tolerance.is_some()),
+            (MARKDOWN, DIFF, self.options.diff.markdown.is_some()),
         ] {
             let command = command.name;
-            if is_given && command != owner {
+            if is_given && !owners.contains(&command) {
                 return Err(UsageError::ForOther {
                     flag,
-                    owner,
+                    owners,
                     command,
                 });
             }

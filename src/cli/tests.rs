@@ -57,6 +57,14 @@ fn a_command_may_follow_its_overrides() {
 }
 
 #[test]
+fn the_overrides_of_a_variant_come_one_by_one_or_together() {
+    let args = parsed(&["diff", "--a", "x=1 y=2", "lr=1", "--a=z=3", "--b", ""]).unwrap();
+    assert_eq!(args.options.diff.a, ["x=1", "y=2", "z=3"]);
+    assert_eq!(args.options.diff.b.as_deref(), Some(&[][..]));
+    assert_eq!(args.overrides, ["lr=1"]);
+}
+
+#[test]
 fn operands_of_inspect_are_paths_even_if_they_look_like_commands() {
     let args = parsed(&["inspect", "train", "b"]).unwrap();
     assert_eq!(args.overrides, ["train", "b"]);
@@ -97,7 +105,19 @@ fn what_cannot_be_read_is_told_apart() {
     );
     assert_eq!(
         message(&["--json"]),
-        "`--json` is for `plan`, not for `train`"
+        "`--json` is for `plan` and `diff`, not for `train`"
+    );
+    assert_eq!(
+        message(&["plan", "--b", "lr=1"]),
+        "`--b` is for `diff`, not for `plan`"
+    );
+    assert_eq!(
+        message(&["diff", "--b"]),
+        "flag `--b` needs a value: OVERRIDE"
+    );
+    assert_eq!(
+        message(&["diff", "--tolerance=little"]),
+        "`little` is not a value of `--tolerance`: a number such as 1e-4"
     );
     assert_eq!(
         message(&["plan", "--memory=much"]),

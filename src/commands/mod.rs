@@ -1,5 +1,6 @@
 //! The subcommands, one file each.
 
+pub(crate) mod diff;
 mod export;
 mod generate;
 pub(crate) mod inspect;
@@ -11,7 +12,7 @@ use std::process::ExitCode;
 
 use tt_config::{Composer, Composition, Diagnostics};
 
-use crate::commands::plan::PlanOptions;
+use crate::commands::diff::DiffOptions;
 use crate::failure::Failure;
 use crate::migration;
 use crate::plugins::Plugins;
@@ -25,8 +26,17 @@ pub(crate) struct Invocation {
     pub(crate) overrides: Vec<String>,
     /// All arguments, as the user gave them.
     pub(crate) arguments: Vec<String>,
-    /// What only `plan` takes.
-    pub(crate) plan: PlanOptions,
+    pub(crate) options: Options,
+}
+
+/// What some commands take besides overrides.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Options {
+    /// Of `plan` and `diff`: print JSON.
+    pub(crate) json: bool,
+    /// Of `plan`: what the run may take; `None`: what the machine has.
+    pub(crate) memory_bytes: Option<u64>,
+    pub(crate) diff: DiffOptions,
 }
 
 impl Invocation {
@@ -41,7 +51,7 @@ impl Invocation {
             composer: self.composer.clone(),
             overrides,
             arguments: self.arguments.clone(),
-            plan: self.plan,
+            options: self.options.clone(),
         })
     }
 }
@@ -99,6 +109,17 @@ pub(crate) const PLAN: Command = Command {
     },
 };
 
+/// What compares two variants of a run.
+pub(crate) const DIFF: Command = Command {
+    name: "diff",
+    about: "Compare two variants of a run, tensor by tensor: --a OVERRIDE --b OVERRIDE",
+    work: Work::Composed {
+        config_name: ROOT_CONFIG,
+        on_device: true,
+        run: diff::run,
+    },
+};
+
 const GENERATE: Command = Command {
     name: "generate",
     about: "Continue a prompt: checkpoint=DIR prompt=TEXT",
@@ -125,4 +146,4 @@ const INSPECT: Command = Command {
     work: Work::Plain(inspect::run),
 };
 
-pub(crate) const TABLE: &[Command] = &[TRAIN, PLAN, GENERATE, EXPORT, INSPECT];
+pub(crate) const TABLE: &[Command] = &[TRAIN, PLAN, DIFF, GENERATE, EXPORT, INSPECT];

@@ -7,19 +7,17 @@ use serde_json::Value as Json;
 use tt_checkpoint::Checkpoint;
 use tt_collators::Pipeline;
 use tt_config::{Composition, Missing, Node, Value};
-use tt_data::DataError;
 use tt_metrics::{Console, Jsonl, Metrics};
 use tt_nn::ParamTree;
 use tt_tensor::Device;
-use tt_trainers::{Ending, StopFlag, TrainJob, TrainerConfig};
+use tt_trainers::{Ending, StopFlag};
 
 use crate::commands::Invocation;
 use crate::ending::{advice, conclude};
 use crate::failure::Failure;
-use crate::optimization::OptimizersPlan;
+use crate::job;
 use crate::origins::{self, ORIGINS};
 use crate::out;
-use crate::parameters::Sources;
 use crate::resume::{self, Decision, RESOLVED_CONFIG, Resume, Start, Wanted};
 use crate::run_dir::RunDir;
 use crate::setup::Setup;
@@ -62,60 +60,21 @@ fn train(
     let data = setup.open_data(composition, checkpoint.as_ref())?;
     let baselines = data.baselines().map_err(Failure::run)?;
 
-    let Setup {
-        config,
-        model,
-        recompute,
-        pretrained,
-        adapter,
-        trainer_config,
-        trainer,
-        optimizers,
-        ..
-    } = setup;
-    let device = config.device.device().map_err(Failure::Request)?;
+    let device = setup.config.device.device().map_err(Failure::Request)?;
     if let Some(checkpoint) = &checkpoint {
         warn_of_changes(checkpoint, &data, device)?;
     }
-    let sources = Sources {
-        pretrained: pretrained.as_ref(),
-        checkpoint: checkpoint.as_ref(),
-        seed: config.seed,
-    };
-    let (params, adapter) = match adapter {
-        Some(adapter) => {
-            let (params, adapted) = sources.adapted(adapter, &*model, device)?;
-            (params, Some(adapted))
-        }
-        None => (sources.whole(&*model, device)?, None),
-    };
-    let size = size(&params);
-    let run_length = run_length(&trainer_config, &optimizers, &data)?;
-    let optimizers = optimizers.build(&params, run_length, composition)?;
     let first_step = checkpoint.as_ref().map_or(0, Checkpoint::step);
     let console = Console::new(
-        &config.logging,
+        &setup.config.logging,
         first_step,
-        trainer_config.max_steps,
-        trainer_config.log_interval,
+        setup.trainer_config.max_steps,
+        setup.trainer_config.log_interval,
     );
-    let prepared = TrainJob {
-        model,
-        params,
-        trainer,
-        optimizers,
-        config: trainer_config,
-        data,
-        device,
-        precision: config.precision.into(),
-        seed: config.seed,
-        recompute,
-        adapter,
-        resume: checkpoint,
-        stop,
-    }
-    .prepare()
-    .map_err(classify)?;
+    let run_length = job::run_length(&setup, &data)?;
+    let job = job::assemble(setup, composition, data, checkpoint, run_length, stop)?;
+    let size = size(&job.params);
+    let prepared = job.prepare().map_err(job::classify)?;
     // What does not fit has been refused by now: until here an earlier run is what it was, and where it was.
     let (run_dir, aside) = folder.take().map_err(Failure::request)?;
     if let Some(aside) = aside {
@@ -139,7 +98,7 @@ fn train(
                 let advice = advice(bad, &run_dir, arguments);
                 Failure::Run(anyhow::anyhow!("{error}\n  {advice}"))
             }
-            _ => classify(error),
+            _ => job::classify(error),
         })?;
     conclude(&outcome, &baselines, &run_dir, arguments).map_err(Failure::run)?;
     Ok(match outcome.ending {
@@ -260,33 +219,4 @@ fn warn_of_changes(
         );
     }
     Ok(())
-}
-
-/// Steps of the run, if they are known or a schedule depends on them.
-fn run_length(
-    config: &TrainerConfig,
-    optimizers: &OptimizersPlan,
-    data: &Pipeline,
-) -> Result<Option<u64>, Failure> {
-    if config.max_steps.is_some() || !optimizers.needs_run_length() {
-        return Ok(config.max_steps);
-    }
-    // Packed rows can only be counted by encoding all of the data.
-    out::line("counting the steps of the run, for the schedule of the learning rate");
-    let micro_batches = data.num_batches().map_err(Failure::run)?;
-    let per_step = (config.global_batch_size / config.micro_batch_size) as u64;
-    Ok(micro_batches.map(|count| count.div_ceil(per_step)))
-}
-
-/// A configuration or a checkpoint that does not fit was a wrong request; anything else is a failed run.
-fn classify(error: tt_trainers::Error) -> Failure {
-    use tt_trainers::Error;
-    match error {
-        Error::Config { .. }
-        | Error::State(_)
-        | Error::Weights(_)
-        | Error::Data(DataError::CursorOutsideData { .. })
-        | Error::Optimizer(tt_optimizers::Error::State { .. }) => Failure::request(error),
-        _ => Failure::run(error),
-    }
 }

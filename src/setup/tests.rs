@@ -1,6 +1,6 @@
 use super::*;
 use crate::cli::Args;
-use crate::commands::plan::PlanOptions;
+use crate::commands::Options;
 use crate::configs;
 
 fn read(overrides: &[&str]) -> Result<Setup, String> {
@@ -12,7 +12,7 @@ fn read(overrides: &[&str]) -> Result<Setup, String> {
         composer,
         overrides: Vec::new(),
         arguments: Vec::new(),
-        plan: PlanOptions::default(),
+        options: Options::default(),
     };
     Setup::read(&invocation).map_err(|e| e.to_string())
 }

@@ -11,8 +11,7 @@ use anyhow::{Context, anyhow};
 use serde_json::{Value as Json, json};
 use tt_config::{Composer, Composition, Diagnostic, Diagnostics, Missing, Node, Value};
 
-use crate::commands::Invocation;
-use crate::commands::plan::PlanOptions;
+use crate::commands::{Invocation, Options};
 use crate::failure::Failure;
 use crate::migration;
 use crate::plugins::Plugins;
@@ -69,7 +68,7 @@ impl Plan {
                 composer: composer.clone(),
                 overrides: Vec::new(),
                 arguments: Vec::new(),
-                plan: PlanOptions::default(),
+                options: Options::default(),
             };
             if let Err(found) = Setup::read(&invocation) {
                 add_new(&mut problems, found);

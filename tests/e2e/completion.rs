@@ -63,6 +63,7 @@ fn bash_completes_commands_flags_and_their_values() {
     assert_eq!(offered(&place, "tpu-train insp"), ["inspect"]);
     assert_eq!(offered(&place, "tpu-train --config-n"), ["--config-name"]);
     assert_eq!(offered(&place, "tpu-train --cfg h"), ["hydra"]);
+    assert_eq!(offered(&place, "tpu-train diff --b prec"), ["precision="]);
     assert_eq!(
         offered(&place, "tpu-train generate max_new"),
         ["max_new_tokens="]

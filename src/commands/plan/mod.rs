@@ -20,14 +20,6 @@ use crate::setup::Setup;
 
 pub(crate) use report::parse_bytes;
 
-/// What the command line may say besides overrides.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct PlanOptions {
-    pub(crate) json: bool,
-    /// What the run may take; `None`: what the machine has.
-    pub(crate) memory_bytes: Option<u64>,
-}
-
 /// What a process holds besides tensors: the program, its threads, a tokenizer, prefetched batches. Measured on runs of
 /// a model of 0.1 M parameters with the embedded stories; data that is held in memory comes on top.
 const PROCESS_BYTES: u64 = 24 << 20;
@@ -46,7 +38,7 @@ pub(crate) fn run(invocation: Invocation) -> Result<ExitCode, Failure> {
     // Kernels take scratch for each thread.
     Setup::read(&invocation)?.config.device.start_threads()?;
     let plan = Plan::of(&invocation)?;
-    let options = invocation.plan;
+    let options = &invocation.options;
     let memory = options.memory_bytes.or_else(tt_metrics::memory_bytes);
     let fit = memory.map(|memory| fit::check(&invocation, &plan, memory));
     out::text(match options.json {

@@ -1,0 +1,87 @@
+//! `tpu-train diff`: whether two variants of one configuration compute the same, and where they begin not to.
+//!
+//! Each variant is the configuration of the command line with further overrides. Both make one step of the run, on the
+//! same batch and from the same weights ([`tt_trainers::compare`]). Nothing is written but what `--markdown` names.
+
+mod report;
+mod variant;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, anyhow};
+use tt_trainers::compare::{self, Recording};
+
+use crate::commands::Invocation;
+use crate::failure::Failure;
+use crate::job;
+use crate::out;
+use crate::supervise;
+use report::Report;
+use variant::Variant;
+
+pub(crate) use variant::split;
+
+/// What the command line may say of the variants.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct DiffOptions {
+    /// Overrides of the first variant and of the second.
+    pub(crate) a: Vec<String>,
+    pub(crate) b: Option<Vec<String>>,
+    /// Relative L2 difference within which tensors agree; `None`: by the variants' precisions.
+    pub(crate) tolerance: Option<f64>,
+    /// Where to write the report as Markdown.
+    pub(crate) markdown: Option<PathBuf>,
+}
+
+/// The variants compute something else.
+const DIVERGED: u8 = 1;
+
+pub(crate) fn run(invocation: Invocation) -> Result<ExitCode, Failure> {
+    let options = &invocation.options.diff;
+    let Some(of_b) = &options.b else {
+        return Err(Failure::Request(anyhow!(
+            "`diff` needs `--b OVERRIDE`: what the second variant changes, as in --b precision=bf16"
+        )));
+    };
+    let a = Variant::read('A', &invocation, &options.a)?;
+    let b = Variant::read('B', &invocation, of_b)?;
+    // A variant may be for a device that is worked on in another process, as the whole of it then is.
+    let supervised = [&a, &b].map(|it| supervise::wanted(&it.composition));
+    if let Some(device) = supervised.into_iter().flatten().next() {
+        return supervise::run(&device, &invocation.arguments);
+    }
+    if a.setup.config.device.threads != b.setup.config.device.threads {
+        return Err(Failure::Request(anyhow!(
+            "the variants run in one process: `device.threads` must be the same (results do not depend on it)"
+        )));
+    }
+    a.setup.config.device.start_threads()?;
+    compare::check_parameters(&a.parameters(), &b.parameters()).map_err(job::classify)?;
+    let (data_a, batch) = a.open_data()?;
+    let (data_b, batch_of_b) = b.open_data()?;
+    compare::check_batches(&batch, &batch_of_b).map_err(job::classify)?;
+    let shown = [a.shown(), b.shown()];
+
+    let recording = Recording::of(a.prepare(data_a)?, &batch).map_err(job::classify)?;
+    let comparison = recording.compare(b.prepare(data_b)?, options.tolerance);
+    let report = Report {
+        variants: shown,
+        rows: batch.rows,
+        sequence_length: batch.seq_len,
+        comparison: comparison.map_err(job::classify)?,
+    };
+    if let Some(path) = &options.markdown {
+        std::fs::write(path, report.markdown())
+            .with_context(|| format!("--markdown: cannot write {}", path.display()))
+            .map_err(Failure::run)?;
+    }
+    out::text(match invocation.options.json {
+        true => report.json(),
+        false => report.table(),
+    });
+    Ok(match report.comparison.agrees() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::from(DIVERGED),
+    })
+}

@@ -1,0 +1,456 @@
+//! How a comparison is shown: a table for people, Markdown for pages, JSON for programs.
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+use tt_trainers::compare::{Compared, Comparison, Role};
+
+/// Tensors that are shown one by one.
+const SHOWN: usize = 8;
+
+pub(super) struct Report {
+    pub(super) variants: [Shown; 2],
+    pub(super) rows: usize,
+    pub(super) sequence_length: usize,
+    pub(super) comparison: Comparison,
+}
+
+/// What is shown of a variant.
+pub(super) struct Shown {
+    pub(super) name: char,
+    pub(super) overrides: Vec<String>,
+}
+
+/// Roles in the order of a step, with what they are called: one tensor, and several.
+const ROLES: &[(Role, &str, &str)] = &[
+    (Role::Input, "input", "inputs"),
+    (Role::Output, "output", "outputs"),
+    (Role::Loss, "loss", "loss"),
+    (
+        Role::OutputGradient,
+        "gradient of the output",
+        "gradients of outputs",
+    ),
+    (
+        Role::InputGradient,
+        "gradient of the input",
+        "gradients of inputs",
+    ),
+    (
+        Role::WeightGradient,
+        "gradient of the weight",
+        "gradients of weights",
+    ),
+    (
+        Role::GradNorm,
+        "norm of all gradients",
+        "norm of all gradients",
+    ),
+    (Role::Update, "update", "updates of weights"),
+];
+
+fn name(role: Role) -> &'static str {
+    let row = ROLES.iter().find(|row| row.0 == role);
+    row.map_or("", |row| row.1)
+}
+
+/// A table: its head and its rows.
+struct Grid {
+    head: Vec<&'static str>,
+    rows: Vec<Vec<String>>,
+    /// Columns from this one on are numbers.
+    numbers: usize,
+}
+
+impl Report {
+    pub(super) fn table(&self) -> String {
+        let mut text = String::new();
+        let mut line = |line: String| writeln!(text, "{line}").expect("into a string");
+        for (variant, what) in self.variants.iter().zip(self.of_variants()) {
+            line(format!("{}  {}  {what}", variant.name, variant.text()));
+        }
+        line(self.setting());
+        line(String::new());
+        line(self.by_role().plain());
+        let worst = self.worst();
+        if !worst.rows.is_empty() {
+            line(worst.plain());
+        }
+        self.notes().into_iter().for_each(&mut line);
+        line(self.verdict());
+        text
+    }
+
+    pub(super) fn markdown(&self) -> String {
+        let [a, b] = &self.variants;
+        let [of_a, of_b] = self.of_variants();
+        let mut parts = vec![
+            format!("# `{}` against `{}`", b.text(), a.text()),
+            self.verdict(),
+            format!(
+                "- A: `{}`: {of_a}\n- B: `{}`: {of_b}\n- {}",
+                a.text(),
+                b.text(),
+                self.setting()
+            ),
+            self.by_role().markdown(),
+        ];
+        let worst = self.worst();
+        if !worst.rows.is_empty() {
+            parts.push("Tensors by what they take of the tolerance:".to_owned());
+            parts.push(worst.markdown());
+        }
+        let notes = self.notes();
+        if !notes.is_empty() {
+            parts.push(notes.join("\n\n"));
+        }
+        parts.join("\n\n") + "\n"
+    }
+
+    pub(super) fn json(&self) -> String {
+        let it = &self.comparison;
+        let first = it.first_divergence();
+        let of = |i: usize| {
+            let variant = &self.variants[i];
+            json!({
+                "overrides": variant.overrides,
+                "loss": it.losses[i],
+                "grad_norm": it.grad_norms[i],
+                "lr": it.lr[i],
+                "is_applied": it.is_applied[i],
+            })
+        };
+        let unmatched = |i: usize| -> Vec<Value> {
+            let tensors = it.unmatched[i].iter();
+            tensors
+                .map(|(role, tensor)| json!({"role": role, "tensor": tensor}))
+                .collect()
+        };
+        let value = json!({
+            "agrees": it.agrees(),
+            "verdict": self.verdict(),
+            "first_divergence": first.map(|i| tensor_json(&it.tensors[i])),
+            "variants": {"a": of(0), "b": of(1)},
+            "batch": {"rows": self.rows, "sequence_length": self.sequence_length},
+            "tolerance": it.tolerance,
+            "tensors": it.tensors.iter().map(tensor_json).collect::<Vec<_>>(),
+            "unmatched": {"a": unmatched(0), "b": unmatched(1)},
+            "notes": self.notes(),
+        });
+        format!("{value:#}\n")
+    }
+
+    fn of_variants(&self) -> [String; 2] {
+        [0, 1].map(|i| {
+            let (loss, norm) = (self.comparison.losses[i], self.comparison.grad_norms[i]);
+            format!("loss {loss:.6}, gradient norm {norm:.6}")
+        })
+    }
+
+    fn setting(&self) -> String {
+        let it = &self.comparison.tensors;
+        let equal = it
+            .iter()
+            .filter(|tensor| tensor.difference.is_equal)
+            .count();
+        format!(
+            "one step on {} rows of {} tokens: {} tensors compared, {equal} equal in every element",
+            self.rows,
+            self.sequence_length,
+            it.len(),
+        )
+    }
+
+    /// One row for each role.
+    fn by_role(&self) -> Grid {
+        let tensors = &self.comparison.tensors;
+        let rows = ROLES.iter().filter_map(|(role, _, plural)| {
+            let of_role: Vec<_> = tensors.iter().filter(|it| it.role == *role).collect();
+            let worst = of_role
+                .iter()
+                .max_by(|a, b| excess(a).total_cmp(&excess(b)))?;
+            let count = |holds: &dyn Fn(&Compared) -> bool| {
+                of_role.iter().filter(|it| holds(it)).count().to_string()
+            };
+            Some(vec![
+                (*plural).to_owned(),
+                of_role.len().to_string(),
+                count(&|it| it.difference.is_equal),
+                count(&Compared::diverges),
+                number(worst.error),
+                number(worst.allowed),
+            ])
+        });
+        Grid {
+            head: vec!["", "tensors", "equal", "diverge", "worst", "allowed"],
+            rows: rows.collect(),
+            numbers: 1,
+        }
+    }
+
+    /// The tensors that are furthest beyond, or nearest to, what is allowed. What goes into modules has come out of
+    /// others, or is theirs to answer for.
+    fn worst(&self) -> Grid {
+        let tensors = self.comparison.tensors.iter();
+        let is_own = |it: &&Compared| {
+            it.error > 0.0 && !matches!(it.role, Role::Input | Role::InputGradient)
+        };
+        let mut worst: Vec<&Compared> = tensors.filter(is_own).collect();
+        worst.sort_by(|a, b| excess(b).total_cmp(&excess(a)));
+        let rows = worst.iter().take(SHOWN).map(|it| {
+            let difference = &it.difference;
+            vec![
+                it.tensor.clone(),
+                name(it.role).to_owned(),
+                it.class.unwrap_or_default().to_owned(),
+                number(it.error),
+                number(it.allowed),
+                difference
+                    .cosine
+                    .map_or("-".to_owned(), |cosine| format!("{cosine:.6}")),
+                number(difference.max_abs),
+                number(difference.largest[0]),
+            ]
+        });
+        Grid {
+            head: vec![
+                "tensor",
+                "",
+                "class",
+                "relative L2",
+                "allowed",
+                "cosine",
+                "max |a-b|",
+                "max |a|",
+            ],
+            rows: rows.collect(),
+            numbers: 3,
+        }
+    }
+
+    /// What the figures do not say by themselves.
+    fn notes(&self) -> Vec<String> {
+        let it = &self.comparison;
+        let mut notes = Vec::new();
+        for (variant, is_applied) in self.variants.iter().zip(it.is_applied) {
+            if !is_applied {
+                notes.push(format!(
+                    "{} did not apply the step: its loss or gradient is not as it should be",
+                    variant.name
+                ));
+            }
+        }
+        if it.lr.contains(&0.0) {
+            notes.push("the learning rate is 0: updates say nothing".to_owned());
+        }
+        for (variant, unmatched) in self.variants.iter().zip(&it.unmatched) {
+            if let [(role, tensor), rest @ ..] = &unmatched[..] {
+                let name = name(*role);
+                let more = match rest.len() {
+                    0 => String::new(),
+                    more => format!(" and {more} more"),
+                };
+                notes.push(format!(
+                    "only {} has the {name} of `{tensor}`{more}, or in another shape: not compared",
+                    variant.name
+                ));
+            }
+        }
+        notes
+    }
+
+    fn verdict(&self) -> String {
+        let it = &self.comparison;
+        let Some(first) = it.first_divergence() else {
+            return match it.agrees() {
+                true => "no divergence: all tensors agree within the tolerance".to_owned(),
+                false => "diverged: one variant applied the step and the other did not".to_owned(),
+            };
+        };
+        let tensor = &it.tensors[first];
+        let mut text = format!(
+            "first divergence: the {}, {}\n  {}",
+            described(tensor),
+            difference(tensor),
+            origin(tensor)
+        );
+        if let Some(before) = first.checked_sub(1) {
+            let before = described(&it.tensors[before]);
+            let count = match first {
+                1 => "the tensor before it agrees".to_owned(),
+                _ => format!("the {first} tensors before it agree"),
+            };
+            write!(text, "; {count}, last the {before}").expect("into a string");
+        }
+        text
+    }
+}
+
+impl Shown {
+    fn text(&self) -> String {
+        match &self.overrides[..] {
+            [] => "(as configured)".to_owned(),
+            overrides => overrides.join(" "),
+        }
+    }
+}
+
+/// What a tensor takes of its tolerance.
+fn excess(it: &Compared) -> f64 {
+    match it.error {
+        0.0 => 0.0, // also where nothing is allowed
+        error => error / it.allowed,
+    }
+}
+
+/// ``output of `model.norm` (RmsNorm [2, 32, 64])``
+fn described(it: &Compared) -> String {
+    if matches!(it.role, Role::Loss | Role::GradNorm) {
+        return name(it.role).to_owned();
+    }
+    let class = it
+        .class
+        .map(|class| format!("{class} "))
+        .unwrap_or_default();
+    let call = match it.call {
+        0 => String::new(),
+        call => format!(", use {call}"),
+    };
+    format!(
+        "{} of `{}` ({class}{:?}{call})",
+        name(it.role),
+        it.tensor,
+        it.shape
+    )
+}
+
+fn difference(it: &Compared) -> String {
+    match it.difference.unlike {
+        0 => format!(
+            "relative L2 difference {}, {} allowed",
+            number(it.error),
+            number(it.allowed)
+        ),
+        unlike => format!("{unlike} elements are not finite in one variant"),
+    }
+}
+
+/// Whose code has computed the tensor.
+fn origin(it: &Compared) -> String {
+    let class = it
+        .within_class
+        .map(|class| format!(" ({class})"))
+        .unwrap_or_default();
+    let module = match it.within.as_str() {
+        "" => "the model itself".to_owned(),
+        path => format!("`{path}`{class}"),
+    };
+    match it.role {
+        Role::Loss => "computed by the trainer from the model's output".to_owned(),
+        Role::GradNorm => "computed before clipping".to_owned(),
+        Role::Update => "computed by the optimizer, of the same gradients".to_owned(),
+        Role::Input | Role::Output => format!("computed by {module}"),
+        _ => format!("computed by {module} in the backward pass"),
+    }
+}
+
+fn number(value: f64) -> String {
+    match value {
+        0.0 => "0".to_owned(),
+        value if value.is_infinite() => "inf".to_owned(),
+        value => format!("{value:.1e}"),
+    }
+}
+
+fn tensor_json(it: &Compared) -> Value {
+    let difference = &it.difference;
+    let [a, b] = difference.largest;
+    json!({
+        "role": it.role,
+        "tensor": it.tensor,
+        "call": it.call,
+        "class": it.class,
+        "within": it.within,
+        "within_class": it.within_class,
+        "shape": it.shape,
+        "diverges": it.diverges(),
+        "error": it.error,
+        "allowed": it.allowed,
+        "relative_l2": difference.relative_l2,
+        "cosine": difference.cosine,
+        "max_abs": difference.max_abs,
+        "max_abs_at": coordinates(difference.at, &it.shape),
+        "values_at": {"a": difference.values_at[0], "b": difference.values_at[1]},
+        "largest": {"a": a, "b": b},
+        "non_finite": {"a": difference.non_finite[0], "b": difference.non_finite[1]},
+        "unlike": difference.unlike,
+        "is_equal": difference.is_equal,
+    })
+}
+
+/// The place of element `index`, counted row by row.
+fn coordinates(mut index: usize, shape: &[usize]) -> Vec<usize> {
+    let mut place: Vec<usize> = shape
+        .iter()
+        .rev()
+        .map(|size| {
+            let at = index % size.max(&1);
+            index /= size.max(&1);
+            at
+        })
+        .collect();
+    place.reverse();
+    place
+}
+
+impl Grid {
+    fn plain(&self) -> String {
+        let head: Vec<String> = self.head.iter().map(|cell| (*cell).to_owned()).collect();
+        let width = |column: usize| {
+            let cells = self
+                .rows
+                .iter()
+                .map(|row| &row[column])
+                .chain([&head[column]]);
+            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..head.len()).map(width).collect();
+        let mut text = String::new();
+        for row in std::iter::once(&head).chain(&self.rows) {
+            let mut line = String::new();
+            for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
+                match column < self.numbers {
+                    true => write!(line, "{cell:width$}  "),
+                    false => write!(line, "{cell:>width$}  "),
+                }
+                .expect("into a string");
+            }
+            writeln!(text, "{}", line.trim_end()).expect("into a string");
+        }
+        text
+    }
+
+    fn markdown(&self) -> String {
+        let row = |cells: &[String]| format!("| {} |", cells.join(" | "));
+        let head: Vec<String> = self.head.iter().map(|cell| (*cell).to_owned()).collect();
+        let rule = (0..head.len()).map(|column| match column < self.numbers {
+            true => "---".to_owned(),
+            false => "---:".to_owned(),
+        });
+        let mut lines = vec![row(&head), row(&rule.collect::<Vec<_>>())];
+        lines.extend(self.rows.iter().map(|cells| row(cells)));
+        lines.join("\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_element_has_coordinates_row_by_row() {
+        assert_eq!(coordinates(23, &[2, 3, 4]), [1, 2, 3]);
+        assert_eq!(coordinates(6, &[2, 3, 4]), [0, 1, 2]);
+        assert_eq!(coordinates(0, &[]), [0usize; 0]);
+    }
+}

@@ -1,0 +1,389 @@
+//! `tpu-train diff`: variants that compute the same agree, and where they do not is named.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use serde_json::Value;
+use tpu_train::App;
+use tpu_train::models::{Input, Model, ModelConfig, Result, entry};
+use tpu_train::nn::*;
+use tpu_train::tensor::Tensor;
+
+use crate::harness::{Place, nano};
+
+fn diff<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    [&["diff"], &nano(more)[..]].concat()
+}
+
+/// The report as JSON, of variants that end with exit code `code`.
+#[track_caller]
+fn report(place: &Place, more: &[&str], code: i32) -> Value {
+    let args = [&diff(more)[..], &["--json"]].concat();
+    let finished = place.run(&args).with_code(code);
+    assert_eq!(finished.stderr, "", "{more:?}");
+    serde_json::from_str(&finished.stdout).expect("JSON")
+}
+
+fn tensors(report: &Value) -> &Vec<Value> {
+    report["tensors"].as_array().expect("a list")
+}
+
+/// The largest error of the tensors in a role.
+fn worst(report: &Value, role: &str) -> f64 {
+    let of_role = tensors(report).iter().filter(|it| it["role"] == role);
+    let errors = of_role.map(|it| it["error"].as_f64().expect("finite"));
+    errors.reduce(f64::max).expect("tensors in the role")
+}
+
+#[test]
+fn a_run_is_equal_to_itself_in_every_element_of_every_tensor() {
+    let place = Place::new();
+    let report = report(&place, &["--b", "device.threads=null"], 0);
+    assert_eq!(report["agrees"], true);
+    assert_eq!(report["first_divergence"], Value::Null);
+    assert_eq!(report["notes"], serde_json::json!([]));
+    for tensor in tensors(&report) {
+        assert_eq!(tensor["is_equal"], true, "{tensor}");
+    }
+    let count = |role: &str| {
+        tensors(&report)
+            .iter()
+            .filter(|it| it["role"] == role)
+            .count()
+    };
+    // Two blocks of twelve modules, the embedding and the last norm; ids have no gradient.
+    assert_eq!((count("input"), count("output")), (26, 26));
+    assert_eq!(
+        (count("output_gradient"), count("input_gradient")),
+        (26, 25)
+    );
+    // Two blocks of twelve weights, the embedding and the last norm.
+    assert_eq!(
+        (count("weight_gradient"), count("update"), count("loss")),
+        (26, 26, 1)
+    );
+    assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn what_changes_no_number_agrees_bit_for_bit() {
+    let place = Place::new();
+    let report = report(
+        &place,
+        &["model.hidden_dropout=0.1", "--b", "model/remat=full"],
+        0,
+    );
+    for tensor in tensors(&report) {
+        assert_eq!(tensor["is_equal"], true, "{tensor}");
+    }
+    assert_eq!(report["unmatched"], serde_json::json!({"a": [], "b": []}));
+}
+
+#[test]
+fn precisions_differ_by_their_rounding_and_no_more() {
+    let place = Place::new();
+    for (precision, least) in [("bf16", 1e-3), ("fp16", 1e-4)] {
+        let variant = format!("precision={precision}");
+        let report = report(&place, &["--a=precision=f32", "--b", &variant], 0);
+        let role = |role| worst(&report, role);
+        assert!(role("output") > least, "{precision}: {}", role("output"));
+        assert!(role("weight_gradient") > least, "{precision}");
+        // The bounds are those of the tolerance, several times what rounding does to a model of this size.
+        let reaches =
+            |it: &&Value| it["error"].as_f64() > it["allowed"].as_f64().map(|it| it / 2.0);
+        let near = tensors(&report).iter().find(reaches);
+        assert_eq!(near, None, "{precision}");
+        assert!(report["tolerance"].is_object());
+    }
+    // The same rounding twice is the same.
+    let same = report(&place, &["precision=bf16", "--b", "model/remat=full"], 0);
+    assert!(tensors(&same).iter().all(|it| it["is_equal"] == true));
+}
+
+#[test]
+fn a_tolerance_can_be_chosen() {
+    let place = Place::new();
+    let report = report(&place, &["--b=precision=bf16", "--tolerance=1e-5"], 1);
+    let first = &report["first_divergence"];
+    // A row of the embedding is f32 in both; the first norm rounds it.
+    assert_eq!(first["tensor"], "model.layers.0.input_layernorm", "{first}");
+    assert_eq!(first["role"], "output");
+    assert_eq!(first["class"], "RmsNorm");
+}
+
+#[test]
+fn another_optimizer_shows_in_the_updates_alone() {
+    let place = Place::new();
+    let key = "trainer.optimizer.kwargs.weight_decay";
+    let variants = [format!("{key}=0.0"), format!("{key}=10.0")];
+    let report = report(&place, &["--a", &variants[0], "--b", &variants[1]], 1);
+    for role in ["output", "loss", "output_gradient", "weight_gradient"] {
+        assert_eq!(worst(&report, role), 0.0, "{role}");
+    }
+    assert_eq!(report["first_divergence"]["role"], "update");
+    place
+        .run(&diff(&["--a", &variants[0], "--b", &variants[1]]))
+        .with_code(1)
+        .prints("first divergence: the update of `model.embed_tokens.weight`")
+        .prints("computed by the optimizer");
+}
+
+#[test]
+fn adapters_are_compared_with_their_zeros() {
+    let place = Place::new();
+    let report = report(&place, &["model/adapter=lora", "--b", "seed=42"], 0);
+    let updates = tensors(&report).iter().filter(|it| it["role"] == "update");
+    let updates: Vec<_> = updates.map(|it| it["tensor"].as_str().unwrap()).collect();
+    assert!(
+        !updates.is_empty() && updates.iter().all(|it| it.contains("lora")),
+        "{updates:?}"
+    );
+}
+
+#[test]
+fn a_report_says_the_same_every_time() {
+    let place = Place::new();
+    let args = ["--b", "precision=bf16", "--markdown=report.md"];
+    let first = report(&place, &args, 0);
+    let markdown = std::fs::read_to_string(place.path().join("report.md")).unwrap();
+    assert_eq!(report(&place, &args, 0), first);
+    assert_eq!(
+        std::fs::read_to_string(place.path().join("report.md")).unwrap(),
+        markdown
+    );
+}
+
+#[test]
+fn wrong_requests_are_refused_with_what_is_wrong() {
+    let place = Place::new();
+    let refused = |more: &[&str], text: &str| {
+        place.run(&diff(more)).with_code(2).complains(text);
+    };
+    refused(&[], "`diff` needs `--b OVERRIDE`");
+    refused(&["--a=precision=bf16"], "`diff` needs `--b OVERRIDE`");
+    refused(&["--b=x", "--c=y"], "unknown flag `--c`");
+    refused(&["--b=precision"], "precision");
+    refused(&["--b", "precison=bf16"], "did you mean `precision`?");
+    refused(&["--b", "precision=bf15"], "in variant B");
+    refused(&["--a", "precision=bf15", "--b="], "in variant A");
+    refused(
+        &["--b", "model.hidden_size=128"],
+        "their parameters differ: `model.embed_tokens.weight` is [1024, 64] in A and [1024, 128] in B",
+    );
+    refused(
+        &["--b", "model.num_hidden_layers=1"],
+        "their parameters differ: `model.layers.1.input_layernorm.weight` is [64] in A and none in B",
+    );
+    refused(
+        &["--b", "data.sequence_length=16"],
+        "2 x 32 tokens in A and 2 x 16 in B",
+    );
+    refused(&["--b", "seed=1"], "their first batches differ");
+    refused(
+        &["--b", "device.threads=1"],
+        "`device.threads` must be the same",
+    );
+    place
+        .run(&nano(&["--b", "lr=1"]))
+        .with_code(2)
+        .complains("`--b` is for `diff`, not for `train`");
+}
+
+/// A model of which one block may be faulty: as a kernel is that is wrong in one place.
+#[derive(Clone, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Config {
+    vocab_size: usize,
+    #[serde(default)]
+    faulty_layer: Option<usize>,
+    #[serde(default)]
+    fault: Fault,
+}
+
+#[derive(
+    Clone, Copy, Default, PartialEq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+enum Fault {
+    /// The gate's output is a thousandth too large.
+    #[default]
+    Forward,
+    /// Between modules: what goes into `down` is too large.
+    Between,
+    /// The gate's input gets half its gradient; the output is right.
+    Backward,
+    /// The gate's output is NaN.
+    Undefined,
+}
+
+struct Gates {
+    embedding: Embedding,
+    blocks: Vec<(ModulePath, Linear, Linear)>,
+    config: Config,
+}
+
+const WIDTH: usize = 32;
+
+impl ModelConfig for Config {
+    fn build(self) -> Result<Arc<dyn Model>> {
+        let root = ModulePath::root();
+        let block = |layer| {
+            let path = root.join("layers").join(layer);
+            let linear = |name| Linear::new(path.join(name), WIDTH, WIDTH).with_std(0.2);
+            (path.clone(), linear("up"), linear("down"))
+        };
+        Ok(Arc::new(Gates {
+            embedding: Embedding::new(root.join("embedding"), self.vocab_size, WIDTH, 0.02),
+            blocks: (0..3).map(block).collect(),
+            config: self,
+        }))
+    }
+}
+
+impl Gates {
+    /// `x` itself but for the fault.
+    fn gate(&self, layer: usize, fwd: &Forward, x: &Tensor, path: &ModulePath) -> Result<Tensor> {
+        let fault = self.fault(layer);
+        Ok(fwd.module(&path.join("gate"), "Gate", x, move |_, x| {
+            Ok(match fault {
+                Some(Fault::Forward) => x.affine(1.001, 0.0)?,
+                // Half of it is a constant to the gradient.
+                Some(Fault::Backward) => x.affine(0.5, 0.0)?.add(&x.detach().affine(0.5, 0.0)?)?,
+                Some(Fault::Undefined) => x.affine(f64::NAN, 0.0)?,
+                Some(Fault::Between) | None => x.affine(1.0, 0.0)?,
+            })
+        })?)
+    }
+
+    fn fault(&self, layer: usize) -> Option<Fault> {
+        (self.config.faulty_layer == Some(layer)).then_some(self.config.fault)
+    }
+}
+
+impl Model for Gates {
+    fn params(&self) -> Vec<ParamSpec> {
+        let mut params = self.embedding.params();
+        for (_, up, down) in &self.blocks {
+            params.extend([up.params(), down.params()].concat());
+        }
+        params
+    }
+
+    fn hidden_states(&self, fwd: &Forward, input: &Input) -> Result<Tensor> {
+        let mut x = self.embedding.forward(fwd, &input.input_ids)?; // [B, T, WIDTH]
+        for (layer, (path, up, down)) in self.blocks.iter().enumerate() {
+            let mut y = self.gate(layer, fwd, &up.forward(fwd, &x)?, path)?;
+            if self.fault(layer) == Some(Fault::Between) {
+                y = y.affine(1.001, 0.0)?;
+            }
+            x = x.add(&down.forward(fwd, &y)?)?;
+        }
+        Ok(x)
+    }
+
+    fn head(&self, fwd: &Forward) -> Result<Tensor> {
+        Ok(self.embedding.weight(fwd)?)
+    }
+
+    fn blocks(&self) -> Vec<ModulePath> {
+        self.blocks.iter().map(|block| block.0.clone()).collect()
+    }
+
+    fn vocab_size(&self) -> usize {
+        self.config.vocab_size
+    }
+
+    fn max_positions(&self) -> usize {
+        1024
+    }
+
+    fn hf_config(&self) -> Value {
+        serde_json::json!({"architectures": ["Gates"]})
+    }
+}
+
+const GATES_YAML: &str = "\
+type: gates.Gates
+vocab_size: ${data.tokenizer.vocab_size}
+faulty_layer: null
+fault: forward
+";
+
+/// The report on a model that is sound in A and has `fault` in B.
+fn planted(fault: &str) -> String {
+    let place = Place::new();
+    let path = place.path().join("report.md");
+    let markdown = format!("--markdown={}", path.display());
+    let fault = format!("model.faulty_layer=1 model.fault={fault}");
+    let args = [
+        "diff",
+        "+model=gates",
+        "+trainer=lm",
+        "data.sequence_length=16",
+        "--b",
+        &fault,
+        &markdown,
+    ];
+    let app = App::new()
+        .with_model(entry::<Config>(
+            "gates.Gates",
+            "blocks of which one may be faulty",
+        ))
+        .with_configs(&[("model/gates.yaml", GATES_YAML)]);
+    let code = app.run(args.map(Into::into));
+    assert_eq!(format!("{code:?}"), format!("{:?}", ExitCode::from(1)));
+    std::fs::read_to_string(path).expect("a report")
+}
+
+#[track_caller]
+fn says(report: &str, texts: &[&str]) {
+    for text in texts {
+        assert!(report.contains(text), "no {text:?} in:\n{report}");
+    }
+}
+
+#[test]
+fn a_faulty_module_is_named() {
+    says(
+        &planted("forward"),
+        &[
+            "first divergence: the output of `layers.1.gate` (Gate [4, 16, 32]), relative L2 difference 1.0e-3, 1.0e-4 allowed",
+            "computed by `layers.1.gate` (Gate); the 11 tensors before it agree, last the input of `layers.1.gate`",
+        ],
+    );
+}
+
+#[test]
+fn a_fault_between_modules_is_named_by_what_it_stands_between() {
+    says(
+        &planted("between"),
+        &[
+            "first divergence: the input of `layers.1.down` (Linear [4, 16, 32])",
+            "computed by the model itself",
+            "agree, last the output of `layers.1.gate`",
+        ],
+    );
+}
+
+#[test]
+fn a_fault_in_the_backward_pass_is_named() {
+    says(
+        &planted("backward"),
+        &[
+            "first divergence: the gradient of the input of `layers.1.gate` (Gate [4, 16, 32])",
+            "computed by `layers.1.gate` (Gate) in the backward pass",
+            "agree, last the gradient of the output of `layers.1.gate`",
+        ],
+    );
+}
+
+#[test]
+fn a_nan_is_a_divergence_where_it_comes_up() {
+    says(
+        &planted("undefined"),
+        &[
+            "first divergence: the output of `layers.1.gate` (Gate [4, 16, 32]), 2048 elements are not finite in one variant",
+            "B did not apply the step",
+        ],
+    );
+}

@@ -1,0 +1,316 @@
+//! Two variants of a run compared: one step of each on the same batch from the same weights, tensor by tensor.
+//!
+//! The first variant is recorded ([`Recording::of`]), the second compared with it as it computes
+//! ([`Recording::compare`]), so that one set of values is held, in f32 on the host: what goes into modules and comes out
+//! of them, their gradients, and three times the parameters (values, gradients, updates). Tensors are compared in the
+//! order in which the first variant has computed them, so the first that diverges is where to look: what it was made of
+//! agreed. Both optimizers are given the gradients of the first variant: many make the same step of a small gradient as
+//! of a large one, so that of gradients that are noise they would make updates that have nothing in common.
+
+mod difference;
+mod probe;
+mod tolerance;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tt_collators::Batch;
+use tt_nn::ParamSpec;
+use tt_tensor::Precision;
+
+pub use difference::Difference;
+pub use probe::Role;
+pub use tolerance::Tolerance;
+
+use crate::error::{Error, Result};
+use crate::job::Prepared;
+use probe::{Key, Seen, Sink, Start, Step, Weights};
+
+/// A step of the first variant.
+pub struct Recording {
+    seen: Vec<Kept>,
+    step: Step,
+    weights: Weights,
+    classes: HashMap<String, &'static str>,
+    batch: Batch,
+    precision: Precision,
+}
+
+struct Kept {
+    key: Key,
+    within: String,
+    shape: Vec<usize>,
+    values: Arc<[f32]>,
+}
+
+/// What came of comparing two variants.
+pub struct Comparison {
+    /// In the order in which the first variant has computed them.
+    pub tensors: Vec<Compared>,
+    /// Tensors that only the first variant has, or that only the second has.
+    pub unmatched: [Vec<(Role, String)>; 2],
+    pub tolerance: Tolerance,
+    /// Mean losses of the two.
+    pub losses: [f32; 2],
+    /// Global L2 norms of the two gradients of the mean loss, before clipping.
+    pub grad_norms: [f64; 2],
+    /// Learning rates of the step.
+    pub lr: [f64; 2],
+    /// Whether the step reached the weights: its loss and gradients were as they should be.
+    pub is_applied: [bool; 2],
+}
+
+/// One tensor of both variants.
+pub struct Compared {
+    pub role: Role,
+    /// The path of the module or the weight; `loss`, `grad_norm`.
+    pub tensor: String,
+    /// Of a module that is used several times: which time, from 0, in the order of the pass.
+    pub call: usize,
+    /// Of the module `tensor`.
+    pub class: Option<&'static str>,
+    /// The module whose code has computed it, and its class; "" for the model itself, the loss and the optimizer.
+    pub within: String,
+    pub within_class: Option<&'static str>,
+    pub shape: Vec<usize>,
+    pub difference: Difference,
+    /// The relative L2 difference that the tolerance judges: small norms count as a floor.
+    pub error: f64,
+    pub allowed: f64,
+}
+
+impl Compared {
+    pub fn diverges(&self) -> bool {
+        self.error > self.allowed
+    }
+}
+
+impl Comparison {
+    /// Position of the first tensor that diverges.
+    pub fn first_divergence(&self) -> Option<usize> {
+        self.tensors.iter().position(Compared::diverges)
+    }
+
+    /// Everything there is to compare agrees within the tolerance.
+    pub fn agrees(&self) -> bool {
+        self.first_divergence().is_none() && self.is_applied[0] == self.is_applied[1]
+    }
+}
+
+/// That two models have the same parameters: what a comparison of their steps takes.
+pub fn check_parameters(a: &[ParamSpec], b: &[ParamSpec]) -> Result<()> {
+    let shapes = |specs: &[ParamSpec]| -> HashMap<String, Vec<usize>> {
+        let specs = specs.iter();
+        specs
+            .map(|spec| (spec.path.clone(), spec.shape.clone()))
+            .collect()
+    };
+    let (of_a, of_b) = (shapes(a), shapes(b));
+    let all = a.iter().chain(b);
+    let differing = all
+        .map(|spec| &spec.path)
+        .find(|path| of_a.get(*path) != of_b.get(*path));
+    let Some(path) = differing else {
+        return Ok(());
+    };
+    let shape = |of: &HashMap<String, Vec<usize>>| match of.get(path) {
+        Some(shape) => format!("{shape:?}"),
+        None => "none".to_owned(),
+    };
+    Err(Error::Variants(format!(
+        "their parameters differ: `{path}` is {} in A and {} in B",
+        shape(&of_a),
+        shape(&of_b)
+    )))
+}
+
+/// That two batches are the same.
+pub fn check_batches(a: &Batch, b: &Batch) -> Result<()> {
+    let differs = if (a.rows, a.seq_len) != (b.rows, b.seq_len) {
+        let sizes = |batch: &Batch| format!("{} x {}", batch.rows, batch.seq_len);
+        format!("{} tokens in A and {} in B", sizes(a), sizes(b))
+    } else if a != b {
+        "of one shape, but not the same tokens".to_owned()
+    } else {
+        return Ok(());
+    };
+    Err(Error::Variants(format!(
+        "their first batches differ: {differs}; `data`, `seed` and `trainer.micro_batch_size` must be the same"
+    )))
+}
+
+impl Recording {
+    /// Makes a step of `prepared` on `batch`.
+    pub fn of(prepared: Prepared, batch: &Batch) -> Result<Self> {
+        let classes = tt_models::modules(&*prepared.training.model)?;
+        let classes = classes
+            .into_iter()
+            .map(|(path, class)| (path.to_string(), class));
+        let precision = prepared.training.precision;
+        let (recorder, step, weights) = probe::observe(prepared, batch, None, Recorder::default())?;
+        Ok(Self {
+            seen: recorder.seen,
+            step,
+            weights,
+            classes: classes.collect(),
+            batch: batch.clone(),
+            precision,
+        })
+    }
+
+    /// Makes the same step of `prepared`, from the recorded weights, and compares.
+    ///
+    /// `relative` is the tolerance; without it, it is that of the variants' precisions.
+    pub fn compare(self, prepared: Prepared, relative: Option<f64>) -> Result<Comparison> {
+        let Self {
+            seen,
+            step,
+            weights,
+            classes,
+            batch,
+            precision,
+        } = self;
+        let tolerance = match relative {
+            Some(relative) => Tolerance::uniform(relative),
+            None => Tolerance::between(precision, prepared.training.precision),
+        };
+        let of_weights = seen
+            .iter()
+            .filter(|kept| kept.key.role == Role::WeightGradient);
+        let gradients = of_weights.map(|kept| (kept.key.tensor.clone(), kept.values.clone()));
+        let start = Start {
+            weights: weights.clone(),
+            gradients: gradients.collect(),
+        };
+        let comparer = Comparer {
+            index: seen.iter().map(|kept| kept.key.clone()).zip(0..).collect(),
+            compared: seen.iter().map(|_| None).collect(),
+            roundings: roundings(&seen),
+            recorded: seen.into_iter().map(Some).collect(),
+            weights,
+            classes,
+            tolerance,
+            noise: tolerance::NOISE_FLOOR * f64::from(step.grad_norm) * f64::from(step.weight),
+            only_second: Vec::new(),
+        };
+        let (comparer, other, _) = probe::observe(prepared, &batch, Some(start), comparer)?;
+        let only_first = comparer.recorded.into_iter().flatten();
+        let only_first = only_first.map(|kept| (kept.key.role, kept.key.tensor));
+        let tensors: Vec<Compared> = comparer.compared.into_iter().flatten().collect();
+        // Of the gradients that each has computed; the second optimizer was given the first one's.
+        let grad_norm = |variant: usize, weight: f32| {
+            let gradients = tensors.iter().filter(|it| it.role == Role::WeightGradient);
+            let squares: f64 = gradients
+                .map(|it| it.difference.norms[variant].powi(2))
+                .sum();
+            squares.sqrt() / f64::from(weight)
+        };
+        Ok(Comparison {
+            grad_norms: [grad_norm(0, step.weight), grad_norm(1, other.weight)],
+            tensors,
+            unmatched: [only_first.collect(), comparer.only_second],
+            tolerance,
+            losses: [step.loss, other.loss],
+            lr: [step.lr, other.lr],
+            is_applied: [step.is_applied, other.is_applied],
+        })
+    }
+}
+
+/// For each tensor, how many outputs of modules and gradients of outputs there are up to it.
+fn roundings(seen: &[Kept]) -> Vec<usize> {
+    let mut count = 0;
+    let counted = seen.iter().map(|kept| {
+        count += usize::from(matches!(kept.key.role, Role::Output | Role::OutputGradient));
+        count
+    });
+    counted.collect()
+}
+
+/// Keeps what it sees; equal values once, as one module's output is the input of others.
+#[derive(Default)]
+struct Recorder {
+    seen: Vec<Kept>,
+    by_hash: HashMap<blake3::Hash, Arc<[f32]>>,
+}
+
+impl Sink for Recorder {
+    fn see(&mut self, seen: Seen) {
+        let hash = blake3::hash(bytemuck::cast_slice(&seen.values));
+        let values = self.by_hash.entry(hash);
+        self.seen.push(Kept {
+            key: seen.key,
+            within: seen.within,
+            shape: seen.shape,
+            values: values.or_insert_with(|| seen.values.into()).clone(),
+        });
+    }
+}
+
+/// Compares what it sees with what was recorded, which it lets go.
+struct Comparer {
+    index: HashMap<Key, usize>,
+    recorded: Vec<Option<Kept>>,
+    compared: Vec<Option<Compared>>,
+    roundings: Vec<usize>,
+    weights: Weights,
+    classes: HashMap<String, &'static str>,
+    tolerance: Tolerance,
+    /// Norm below which a gradient of a weight is noise.
+    noise: f64,
+    only_second: Vec<(Role, String)>,
+}
+
+impl Sink for Comparer {
+    fn see(&mut self, seen: Seen) {
+        let index = self.index.get(&seen.key).copied();
+        let same_shape = |kept: &mut Kept| kept.shape == seen.shape;
+        let found =
+            index.and_then(|index| Some((index, self.recorded[index].take_if(same_shape)?)));
+        match found {
+            Some((index, kept)) => {
+                let compared = self.compare(kept, &seen.values, self.roundings[index]);
+                self.compared[index] = Some(compared);
+            }
+            None => self.only_second.push((seen.key.role, seen.key.tensor)),
+        }
+    }
+}
+
+impl Comparer {
+    fn compare(&self, a: Kept, b: &[f32], roundings: usize) -> Compared {
+        let Key { role, tensor, call } = a.key;
+        let difference = match role {
+            Role::Update => {
+                // A weight is stored rounded, before and after: to less than a unit in its last place.
+                let weights = self.weights.get(&tensor);
+                Difference::beyond(&a.values, b, |i| {
+                    let weight = weights.map_or(0.0, |weights| weights[i].abs());
+                    f64::from(weight.max(a.values[i].abs()) * f32::EPSILON)
+                })
+            }
+            _ => Difference::between(&a.values, b),
+        };
+        let floor = match role {
+            Role::WeightGradient => self.noise,
+            _ => 0.0,
+        };
+        // Clipping and the optimizer are f32 in every precision, and are given the same gradients.
+        let roundings = match role {
+            Role::GradNorm | Role::Update => 0,
+            _ => roundings,
+        };
+        Compared {
+            role,
+            call,
+            class: self.classes.get(&tensor).copied(),
+            within_class: self.classes.get(&a.within).copied(),
+            within: a.within,
+            shape: a.shape,
+            error: difference.relative_to(floor),
+            allowed: self.tolerance.allowed(roundings),
+            difference,
+            tensor,
+        }
+    }
+}
