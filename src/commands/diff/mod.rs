@@ -57,6 +57,11 @@ pub(crate) fn run(invocation: Invocation) -> Result<ExitCode, Failure> {
         )));
     }
     a.setup.config.device.start_threads()?;
+    for variant in [&a, &b] {
+        // Before anything is computed: two variants may not be on one TPU in two ways.
+        let device = variant.setup.config.device.device();
+        device.map_err(Failure::Request)?;
+    }
     compare::check_parameters(&a.parameters(), &b.parameters()).map_err(job::classify)?;
     let (data_a, batch) = a.open_data()?;
     let (data_b, batch_of_b) = b.open_data()?;
