@@ -179,7 +179,7 @@ pub(super) const FLAGS: &[Flag] = &[
         long: A,
         short: None,
         value: Some(OVERRIDE),
-        about: "With diff: what the first variant changes, nothing without it; repeatable",
+        about: "With diff: what variant A changes [default: nothing]; repeatable",
         set: |args, value| {
             args.options.diff.a.extend(diff::split(&value));
             Ok(())
@@ -189,7 +189,7 @@ pub(super) const FLAGS: &[Flag] = &[
         long: B,
         short: None,
         value: Some(OVERRIDE),
-        about: "With diff: what the second variant changes; repeatable",
+        about: "With diff: what variant B changes; repeatable",
         set: |args, value| {
             let overrides = args.options.diff.b.get_or_insert_default();
             overrides.extend(diff::split(&value));
@@ -200,7 +200,7 @@ pub(super) const FLAGS: &[Flag] = &[
         long: TOLERANCE,
         short: None,
         value: Some("NUMBER"),
-        about: "With diff: relative L2 difference to accept [default: by precision]",
+        about: "With diff: relative L2 error to accept [default: by precision]",
         set: |args, value| {
             let number = value.parse().ok().filter(|number: &f64| *number >= 0.0);
             let expected = BadValue("a number such as 1e-4");

@@ -48,7 +48,7 @@ usage: tpu-train [COMMAND] [FLAG | OVERRIDE]...
 
 const EXIT_CODES: &[(u8, &str)] = &[
     (0, "done"),
-    (1, "the run failed"),
+    (1, "the run failed, or the variants differ"),
     (2, "the request was wrong"),
     (75, "preempted; the same command continues"),
     (130, "interrupted; the same command continues"),

@@ -112,7 +112,7 @@ pub(crate) const PLAN: Command = Command {
 /// What compares two variants of a run.
 pub(crate) const DIFF: Command = Command {
     name: "diff",
-    about: "Compare two variants of a run, tensor by tensor: --a OVERRIDE --b OVERRIDE",
+    about: "Compare two variants of a run, --a and --b, tensor by tensor",
     work: Work::Composed {
         config_name: ROOT_CONFIG,
         on_device: true,
