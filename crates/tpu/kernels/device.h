@@ -99,6 +99,7 @@ void tpu_bdc_min_C(local_addr_t dst, local_addr_t src, scalar_t value, const dim
 void tpu_bdc_fp32_C_div(local_addr_t dst, local_addr_t src, float value, const dim4 *shape, const dim4 *dst_stride, const dim4 *src_stride);  // value / src
 void tpu_bdc_abs(local_addr_t dst, local_addr_t src, const dim4 *shape, const dim4 *dst_stride, const dim4 *src_stride, data_type_t dtype);
 void tpu_bdc_neg(local_addr_t dst, local_addr_t src, const dim4 *shape, const dim4 *dst_stride, const dim4 *src_stride, data_type_t dtype);
+void tpu_bdc_and_C(local_addr_t dst, local_addr_t src, scalar_t value, const dim4 *shape, const dim4 *dst_stride, const dim4 *src_stride, data_type_t dtype);
 // Functions in the aligned layout; exp and log read a table that is loaded into local memory first.
 void tpu_bdc_fp_sqrt(local_addr_t dst, local_addr_t src, const dim4 *shape, data_type_t dtype);
 void tpu_bdc_fp_rsqrt(local_addr_t dst, local_addr_t src, const dim4 *shape, data_type_t dtype);
@@ -106,10 +107,21 @@ void tpu_bdc_load_fp_exp_coeff(local_addr_t table, data_type_t dtype);
 void tpu_bdc_load_fp_log_coeff(local_addr_t table, data_type_t dtype);
 void tpu_bdc_fp_exp(local_addr_t dst, local_addr_t src, local_addr_t work0, local_addr_t work1, local_addr_t table, const dim4 *shape, data_type_t dtype);
 void tpu_bdc_fp_log(local_addr_t dst, local_addr_t src, local_addr_t work, local_addr_t table, const dim4 *shape, data_type_t dtype);
+void tpu_bdc_fp_sin(local_addr_t dst, local_addr_t src, local_addr_t work, local_addr_t table, const dim4 *shape, data_type_t dtype);
+void tpu_bdc_fp_cos(local_addr_t dst, local_addr_t src, local_addr_t work, local_addr_t table, const dim4 *shape, data_type_t dtype);
+void tpu_bdc_fp_erf(local_addr_t dst, local_addr_t src, local_addr_t work0, local_addr_t work1, local_addr_t work2, local_addr_t exp_table, local_addr_t erf_table, const dim4 *shape, data_type_t dtype);
+void tpu_bdc_load_fp_sin_coeff(local_addr_t table, data_type_t dtype);
+void tpu_bdc_load_fp_cos_coeff(local_addr_t table, data_type_t dtype);
+void tpu_bdc_load_fp_erf_coeff(local_addr_t table, data_type_t dtype);
+void tpu_bdc_fp_floor(local_addr_t dst, local_addr_t src, const dim4 *shape, const dim4 *dst_stride, const dim4 *src_stride, data_type_t dtype);
+void tpu_bdc_fp_ceil(local_addr_t dst, local_addr_t src, const dim4 *shape, const dim4 *dst_stride, const dim4 *src_stride, data_type_t dtype);
+void tpu_bdc_fp_round(local_addr_t dst, local_addr_t src, const dim4 *shape, const dim4 *dst_stride, const dim4 *src_stride, data_type_t dtype, rounding_mode_t mode);
 // dst = true_val where the comparison holds, else 0; the two dtypes may differ but not in size.
 void tpu_bdc_greater(local_addr_t dst, local_addr_t a, local_addr_t b, scalar_t true_val, const dim4 *shape, const dim4 *dst_stride, const dim4 *a_stride, const dim4 *b_stride, data_type_t dst_dtype, data_type_t src_dtype);
 void tpu_bdc_equal(local_addr_t dst, local_addr_t a, local_addr_t b, scalar_t true_val, const dim4 *shape, const dim4 *dst_stride, const dim4 *a_stride, const dim4 *b_stride, data_type_t dst_dtype, data_type_t src_dtype);
 void tpu_bdc_less(local_addr_t dst, local_addr_t a, local_addr_t b, scalar_t true_val, const dim4 *shape, const dim4 *dst_stride, const dim4 *a_stride, const dim4 *b_stride, data_type_t dst_dtype, data_type_t src_dtype);
+void tpu_bdc_greater_C(local_addr_t dst, local_addr_t src, scalar_t value, scalar_t true_val, const dim4 *shape, const dim4 *dst_stride, const dim4 *src_stride, data_type_t dst_dtype, data_type_t src_dtype);
+void tpu_bdc_less_C(local_addr_t dst, local_addr_t src, scalar_t value, scalar_t true_val, const dim4 *shape, const dim4 *dst_stride, const dim4 *src_stride, data_type_t dst_dtype, data_type_t src_dtype);
 // dst = a > b ? c : d.
 void tpu_bdc_greater_select(local_addr_t dst, const variable_t *a, const variable_t *b, const variable_t *c, const variable_t *d, const dim4 *shape, data_type_t ab_dtype, data_type_t dst_dtype);
 void tpu_bdc_equal_select(local_addr_t dst, const variable_t *a, const variable_t *b, const variable_t *c, const variable_t *d, const dim4 *shape, data_type_t ab_dtype, data_type_t dst_dtype);

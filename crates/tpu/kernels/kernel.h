@@ -106,12 +106,22 @@ static inline void load_f32(local_addr_t dst, local_addr_t raw, global_addr_t sr
   tpu_bdc_cast(dst, raw, shape, NULL, NULL, DT_FP32, dtype, RM_HALF_TO_EVEN);
 }
 
-// Stores f32 at `src` as `dtype`, rounded to nearest even; `raw` as above.
+// The engine's casts turn what is too large for a 16-bit type, infinities too, into its largest number. So that an overflow
+// is not lost, such elements of the f32 at `x` become NaN before they are cast; `work` is of the same size.
+static inline void overflow_to_nan(local_addr_t x, local_addr_t work, const dim4 *shape, data_type_t dtype) {
+  // 2^112 takes 65536 to the end of f32's range. An infinity times 0 is NaN, any number is 0.
+  tpu_bdc_fp_mul_C(work, x, f32_scalar(dtype == DT_FP16 ? 0x1p112f : 1.f), shape, NULL, NULL, DT_FP32);
+  tpu_bdc_fp_mul_C(work, work, f32_scalar(0), shape, NULL, NULL, DT_FP32);
+  tpu_bdc_fp_add(x, x, work, shape, NULL, NULL, NULL, DT_FP32);
+}
+
+// Stores f32 at `src` as `dtype`, rounded to nearest even, an overflow as NaN; `raw` as above. A 16-bit store uses `src` up.
 static inline void store_f32(global_addr_t dst, local_addr_t src, local_addr_t raw, const dim4 *shape, const dim4 *dst_stride, data_type_t dtype) {
   if (dtype == DT_FP32) {
     tpu_gdma_cpy_L2S(dst, src, shape, dst_stride, NULL, dtype);
     return;
   }
+  overflow_to_nan(src, raw, shape, dtype);
   tpu_bdc_cast(raw, src, shape, NULL, NULL, dtype, DT_FP32, RM_HALF_TO_EVEN);
   tpu_gdma_cpy_L2S(dst, raw, shape, dst_stride, NULL, dtype);
 }

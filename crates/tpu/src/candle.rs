@@ -7,6 +7,8 @@ use candle_core::op::{BinaryOpT, CmpOp, ReduceOp, UnaryOpT};
 use candle_core::scalar::Scalar;
 use candle_core::{CpuStorage, DType, DeviceLocation, Layout, Result, Shape, WithDType, bail};
 
+use crate::ops::binary::{self, Function as Binary};
+use crate::ops::unary::{self, Function as Unary};
 use crate::{Options, TpuDevice, TpuStorage, fallback, ops};
 
 impl TpuStorage {
@@ -29,7 +31,9 @@ impl BackendStorage for TpuStorage {
     type Device = TpuDevice;
 
     fn try_clone(&self, _: &Layout) -> Result<Self> {
-        fallback::compute(self.on(), "clone", || Ok(self.to_host()?))
+        let mut copy = self.on().alloc(self.kind(), self.len())?;
+        ops::copy::into_order((self, &Layout::contiguous(self.len())), &mut copy, 0)?;
+        Ok(copy)
     }
 
     fn dtype(&self) -> DType {
@@ -45,15 +49,30 @@ impl BackendStorage for TpuStorage {
     }
 
     fn affine(&self, l: &Layout, mul: f64, add: f64) -> Result<Self> {
-        self.on_cpu("affine", |x| x.affine(l, mul, add))
+        Ok(unary::map(
+            Unary::Affine,
+            [mul, add],
+            (self, l),
+            self.kind(),
+        )?)
     }
 
     fn powf(&self, l: &Layout, exponent: f64) -> Result<Self> {
-        self.on_cpu("powf", |x| x.powf(l, exponent))
+        Ok(unary::map(
+            Unary::Powf,
+            [exponent, 0.0],
+            (self, l),
+            self.kind(),
+        )?)
     }
 
     fn elu(&self, l: &Layout, alpha: f64) -> Result<Self> {
-        self.on_cpu("elu", |x| x.elu(l, alpha))
+        Ok(unary::map(
+            Unary::Elu,
+            [alpha, 0.0],
+            (self, l),
+            self.kind(),
+        )?)
     }
 
     fn reduce_op(&self, op: ReduceOp, l: &Layout, dims: &[usize]) -> Result<Self> {
@@ -61,15 +80,25 @@ impl BackendStorage for TpuStorage {
     }
 
     fn cmp(&self, op: CmpOp, other: &Self, l: &Layout, other_l: &Layout) -> Result<Self> {
-        self.on_cpu("compare", |x| x.cmp(op, &other.to_host()?, l, other_l))
+        Ok(binary::map(
+            op.into(),
+            (self, l),
+            (other, other_l),
+            DType::U8,
+        )?)
     }
 
     fn to_dtype(&self, l: &Layout, dtype: DType) -> Result<Self> {
-        self.on_cpu("cast", |x| x.to_dtype(l, dtype))
+        Ok(unary::map(Unary::Cast, [0.0; 2], (self, l), dtype)?)
     }
 
     fn unary_impl<B: UnaryOpT>(&self, l: &Layout) -> Result<Self> {
-        self.on_cpu(B::NAME, |x| x.unary_impl::<B>(l))
+        match Unary::named(B::NAME) {
+            Some(f) if self.kind().is_float() => {
+                Ok(unary::map(f, [0.0; 2], (self, l), self.kind())?)
+            }
+            _ => self.on_cpu(B::NAME, |x| x.unary_impl::<B>(l)),
+        }
     }
 
     fn binary_impl<B: BinaryOpT>(
@@ -78,6 +107,9 @@ impl BackendStorage for TpuStorage {
         l: &Layout,
         other_l: &Layout,
     ) -> Result<Self> {
+        if let (Some(f), true) = (Binary::named(B::NAME), self.kind().is_float()) {
+            return Ok(binary::map(f, (self, l), (other, other_l), self.kind())?);
+        }
         self.on_cpu(B::NAME, |x| {
             x.binary_impl::<B>(&other.to_host()?, l, other_l)
         })
@@ -91,15 +123,11 @@ impl BackendStorage for TpuStorage {
         on_false: &Self,
         on_false_l: &Layout,
     ) -> Result<Self> {
-        self.on_cpu("where", |x| {
-            x.where_cond(
-                l,
-                &on_true.to_host()?,
-                on_true_l,
-                &on_false.to_host()?,
-                on_false_l,
-            )
-        })
+        Ok(binary::choose(
+            (self, l),
+            (on_true, on_true_l),
+            (on_false, on_false_l),
+        )?)
     }
 
     fn conv1d(&self, _: &Layout, _: &Self, _: &Layout, _: &ParamsConv1D) -> Result<Self> {
@@ -221,9 +249,7 @@ impl BackendStorage for TpuStorage {
     }
 
     fn copy_strided_src(&self, dst: &mut Self, dst_offset: usize, l: &Layout) -> Result<()> {
-        fallback::write("copy", [dst], |[dst]| {
-            self.to_host()?.copy_strided_src(dst, dst_offset, l)
-        })
+        Ok(ops::copy::into_order((self, l), dst, dst_offset)?)
     }
 
     fn copy2d(
@@ -236,10 +262,23 @@ impl BackendStorage for TpuStorage {
         src_offset: usize,
         dst_offset: usize,
     ) -> Result<()> {
-        fallback::write("copy2d", [dst], |[dst]| {
-            let src = self.to_host()?;
-            src.copy2d(dst, d1, d2, src_stride, dst_stride, src_offset, dst_offset)
-        })
+        let rows = ops::copy::Dim {
+            size: d1,
+            src: src_stride,
+            dst: dst_stride,
+        };
+        let columns = ops::copy::Dim {
+            size: d2,
+            src: 1,
+            dst: 1,
+        };
+        Ok(ops::copy::copy(
+            self,
+            src_offset,
+            dst,
+            dst_offset,
+            &[rows, columns],
+        )?)
     }
 
     fn const_set(&mut self, value: Scalar, l: &Layout) -> Result<()> {

@@ -33,6 +33,11 @@ pub enum Error {
     NoKernel { op: &'static str },
     #[error("{0:?} has no form on this device")]
     DType(candle_core::DType),
+    #[error("a tensor of {0} dims that cannot be joined; the device takes eight")]
+    Rank(usize),
+    /// What an operation does not take: a dtype, a shape, a range.
+    #[error("{0}")]
+    Operand(String),
     #[error("{0} does not fit 32 bits, and the device has no wider integers")]
     Narrow(i64),
     #[error("{0}")]

@@ -4,6 +4,8 @@ use candle_core::{CpuStorage, Result};
 use tt_cpu::{AttentionParams, CrossEntropyParams, FusedOps, RngKey, UpdateRule, View, Write};
 
 use crate::fallback::{read, write};
+use crate::ops::binary::{self, Function as Binary};
+use crate::ops::unary::{self, Function as Unary};
 use crate::{TpuStorage, ops};
 
 type Tpu<'a> = View<'a, TpuStorage>;
@@ -14,27 +16,34 @@ impl FusedOps for TpuStorage {
     }
 
     fn cast_into(x: Tpu, out: &mut Self) -> Result<()> {
-        let x = read(x)?;
-        write("cast", [out], |[out]| CpuStorage::cast_into(x.view(), out))
+        Ok(unary::map_into(Unary::Cast, [0.0; 2], x, out)?)
     }
 
     fn add_into(a: Tpu, b: Tpu, out: &mut Self) -> Result<()> {
-        let (a, b) = (read(a)?, read(b)?);
-        write("add", [out], |[out]| {
-            CpuStorage::add_into(a.view(), b.view(), out)
-        })
+        Ok(binary::map_into(Binary::Add, [0.0; 2], a, b, out)?)
     }
 
     fn axpy(&mut self, alpha: f32, x: Tpu) -> Result<()> {
-        let x = read(x)?;
-        write("axpy", [self], |[out]| out.axpy(alpha, x.view()))
+        let len = x.1.shape().elem_count();
+        Ok(binary::update(Binary::Linear, [1.0, alpha], self, len, x)?)
     }
 
     fn scale(&mut self, len: usize, alpha: f32, factor: Option<Tpu>) -> Result<()> {
-        let factor = factor.map(read).transpose()?;
-        write("scale", [self], |[out]| {
-            out.scale(len, alpha, factor.as_ref().map(|f| f.view()))
-        })
+        match factor {
+            Some(factor) => Ok(binary::update(
+                Binary::Scale,
+                [alpha, 0.0],
+                self,
+                len,
+                factor,
+            )?),
+            None => Ok(unary::update(
+                Unary::Affine,
+                [alpha.into(), 0.0],
+                self,
+                len,
+            )?),
+        }
     }
 
     fn matmul_into(a: Tpu, b: Tpu, out: &mut Self, mode: Write) -> Result<()> {
@@ -323,9 +332,6 @@ impl FusedOps for TpuStorage {
     }
 
     fn clip_value(&mut self, len: usize, scale: Tpu, max: f32) -> Result<()> {
-        let scale = read(scale)?;
-        write("clip_value", [self], |[out]| {
-            out.clip_value(len, scale.view(), max)
-        })
+        Ok(binary::update(Binary::Clip, [max, 0.0], self, len, scale)?)
     }
 }

@@ -65,6 +65,11 @@ macro_rules! kernels {
 }
 pub(crate) use kernels;
 
+/// How the device's kernels call a dtype. Error: it is not on this device.
+pub(crate) fn code(dtype: candle_core::DType) -> crate::Result<u32> {
+    dtype_code(dtype).ok_or(crate::Error::DType(dtype))
+}
+
 /// How the device's kernels call a dtype. `None`: not on this device.
 pub(crate) fn dtype_code(dtype: candle_core::DType) -> Option<u32> {
     use candle_core::DType;

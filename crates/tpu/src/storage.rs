@@ -103,13 +103,11 @@ impl TpuStorage {
     }
 }
 
-#[expect(dead_code, reason = "the kernels to come")]
 /// Where a view begins. The caller has checked that it is contiguous or passes on its strides.
 pub(crate) fn start((storage, layout): View<TpuStorage>) -> u64 {
     storage.address_at(layout.start_offset())
 }
 
-#[expect(dead_code, reason = "the kernels to come")]
 /// Elements of a view.
 pub(crate) fn elements(layout: &Layout) -> usize {
     layout.shape().elem_count()

@@ -1,11 +1,21 @@
 //! The host's side of the kernels: one module a family, which checks operands and fills in arguments.
 
+pub(crate) mod binary;
+pub(crate) mod copy;
 pub(crate) mod fill;
+pub(crate) mod operand;
+pub(crate) mod unary;
 
 /// Name and bytes of the arguments of every kernel.
 pub(crate) fn kernels() -> impl Iterator<Item = (&'static str, usize)> {
-    [fill::KERNELS, crate::plant::KERNELS]
-        .into_iter()
-        .flatten()
-        .copied()
+    [
+        binary::KERNELS,
+        copy::KERNELS,
+        fill::KERNELS,
+        unary::KERNELS,
+        crate::plant::KERNELS,
+    ]
+    .into_iter()
+    .flatten()
+    .copied()
 }
