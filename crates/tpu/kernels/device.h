@@ -125,8 +125,9 @@ void tpu_bdc_less_C(local_addr_t dst, local_addr_t src, scalar_t value, scalar_t
 // dst = a > b ? c : d.
 void tpu_bdc_greater_select(local_addr_t dst, const variable_t *a, const variable_t *b, const variable_t *c, const variable_t *d, const dim4 *shape, data_type_t ab_dtype, data_type_t dst_dtype);
 void tpu_bdc_equal_select(local_addr_t dst, const variable_t *a, const variable_t *b, const variable_t *c, const variable_t *d, const dim4 *shape, data_type_t ab_dtype, data_type_t dst_dtype);
-// start, start + step, .. along w in each of `lanes` lanes, int32.
+// start, start + step, .. int32: along w in each of `lanes` lanes; or along c, one a row of the aligned layout.
 void tpu_bdc_arithmetic_sequence_bcast(local_addr_t dst, int lanes, int start, int step, int num);
+void tpu_bdc_arithmetic_sequence_distribute_aligned(local_addr_t dst, int start, int step, int num);
 void tpu_bdc_fp_avg_pool2d(local_addr_t out, local_addr_t in, const dim4 *in_shape, const dim2 *kernel, const padding_t *padding, const dim2 *stride, const dim2 *dilation, data_type_t dtype, scalar_t scale);
 void tpu_bdc_fp_max_pool2d(local_addr_t out, local_addr_t in, const dim4 *in_shape, const dim2 *kernel, const padding_t *padding, const dim2 *stride, const dim2 *dilation, data_type_t dtype, scalar_t pad_val);
 

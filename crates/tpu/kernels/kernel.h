@@ -6,6 +6,7 @@
 // and share the work out by `tpu_core_index()`. Launches of one stream run one after the other.
 #pragma once
 
+#include <math.h>
 #include <stddef.h>
 #include <string.h>
 

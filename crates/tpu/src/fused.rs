@@ -4,6 +4,7 @@ use candle_core::{CpuStorage, Result};
 use tt_cpu::{AttentionParams, CrossEntropyParams, FusedOps, RngKey, UpdateRule, View, Write};
 
 use crate::fallback::{read, write};
+use crate::ops::attention::Operands;
 use crate::ops::binary::{self, Function as Binary};
 use crate::ops::unary::{self, Function as Unary};
 use crate::{TpuStorage, ops};
@@ -148,13 +149,8 @@ impl FusedOps for TpuStorage {
         out: &mut Self,
         lse: &mut Self,
     ) -> Result<()> {
-        let (q, k, v) = (read(q)?, read(k)?, read(v)?);
-        let segments = segments.map(|(q, k)| Ok::<_, candle_core::Error>((read(q)?, read(k)?)));
-        let segments = segments.transpose()?;
-        write("attention", [out, lse], |[out, lse]| {
-            let segments = segments.as_ref().map(|(q, k)| (q.view(), k.view()));
-            CpuStorage::attention(params, q.view(), k.view(), v.view(), segments, out, lse)
-        })
+        let operands = Operands { q, k, v, segments };
+        Ok(ops::attention::forward(params, operands, out, lse)?)
     }
 
     fn attention_backward(
@@ -170,26 +166,11 @@ impl FusedOps for TpuStorage {
         dk: &mut Self,
         dv: &mut Self,
     ) -> Result<()> {
-        let (q, k, v) = (read(q)?, read(k)?, read(v)?);
-        let (out, lse, dout) = (read(out)?, read(lse)?, read(dout)?);
-        let segments = segments.map(|(q, k)| Ok::<_, candle_core::Error>((read(q)?, read(k)?)));
-        let segments = segments.transpose()?;
-        write("attention_backward", [dq, dk, dv], |[dq, dk, dv]| {
-            let segments = segments.as_ref().map(|(q, k)| (q.view(), k.view()));
-            CpuStorage::attention_backward(
-                params,
-                q.view(),
-                k.view(),
-                v.view(),
-                segments,
-                out.view(),
-                lse.view(),
-                dout.view(),
-                dq,
-                dk,
-                dv,
-            )
-        })
+        let operands = Operands { q, k, v, segments };
+        let gradients = [dq, dk, dv];
+        Ok(ops::attention::backward(
+            params, operands, out, lse, dout, gradients,
+        )?)
     }
 
     fn linear_cross_entropy(

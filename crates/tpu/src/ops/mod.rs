@@ -1,5 +1,6 @@
 //! The host's side of the kernels: one module a family, which checks operands and fills in arguments.
 
+pub(crate) mod attention;
 pub(crate) mod binary;
 pub(crate) mod copy;
 pub(crate) mod fill;
@@ -9,6 +10,7 @@ pub(crate) mod unary;
 /// Name and bytes of the arguments of every kernel.
 pub(crate) fn kernels() -> impl Iterator<Item = (&'static str, usize)> {
     [
+        attention::KERNELS,
         binary::KERNELS,
         copy::KERNELS,
         fill::KERNELS,

@@ -1,0 +1,497 @@
+// Scaled-dot-product attention and its gradients, never holding a [Tq, Tk] matrix.
+//
+//   s = scale q . k^T, of the keys a query sees      p = exp(s - lse)      out = p . v      lse = ln sum exp s
+//   delta = sum_d dout out      ds = scale p (dout . v^T - delta)      dq = ds . k      dk = ds^T . q      dv = p^T . dout
+//
+// Layout: q, out, dout, dq [B, Tq, H, D]; k, v, dk, dv [B, Tk, Hkv, D]; lse, delta [B, H, Tq] f32; q, k, v by strides.
+// A core takes ROWS queries (keys, for dk and dv) at a time and streams the other side through local memory, COLS at
+// a time: the block of scores has its rows over the lanes, so that sums over a row stay within a lane. dk and dv
+// remake the scores with keys as rows, since a core sums what it owns and nothing is shared; the order of sums does not
+// depend on the number of cores.
+//
+// Numbers: scores, exponentials and sums are f32; p and ds are rounded to the type of the operands before they are
+// multiplied, f32 products are exact to about 2^-24 (product.h). What is not seen scores minus infinity. NaN in q or k
+// makes NaN of all queries of the blocks that it is in, seen or not.
+// Limits: head_dim at most 1024 (the lanes' memory).
+#include "product.h"
+
+#define ROWS 128
+#define COLS 256
+#define LOWEST -3.4028234e38f
+
+// The operands of all passes, and the shape; `window` is INT32_MAX for none.
+typedef struct {
+  uint64_t q, k, v;
+  uint64_t q_segments, k_segments;  // u32 [B, Tq] and [B, Tk]; 0: none
+  int64_t q_batch, k_batch, v_batch;  // strides in elements
+  int32_t q_row, k_row, v_row;
+  int32_t q_head, k_head, v_head;
+  int32_t batch, queries, keys;
+  int32_t heads, kv_heads, head_dim;
+  int32_t window;
+  uint32_t causal;
+  uint32_t dtype;
+  float scale;
+} problem_t;
+
+typedef struct {
+  launch_t launch;
+  problem_t problem;
+  uint64_t out, lse;
+} attention_t;
+
+// dq, and delta for the other half.
+typedef struct {
+  launch_t launch;
+  problem_t problem;
+  uint64_t out, lse, dout, dq, delta;
+} attention_dq_t;
+
+typedef struct {
+  launch_t launch;
+  problem_t problem;
+  uint64_t lse, dout, delta, dk, dv;
+} attention_dkv_t;
+
+// ---- where things are ----
+
+static inline global_addr_t row_of(global_addr_t base, int64_t batch_stride, int row_stride, int head_stride, long long b, long long t, long long h, int bytes) {
+  return base + (global_addr_t)(b * batch_stride + t * row_stride + h * head_stride) * bytes;
+}
+
+static inline global_addr_t q_at(const problem_t *p, int b, int t, int h) {
+  return row_of(p->q, p->q_batch, p->q_row, p->q_head, b, t, h, dtype_bytes(p->dtype));
+}
+
+static inline global_addr_t k_at(const problem_t *p, int b, int t, int h) {
+  return row_of(p->k, p->k_batch, p->k_row, p->k_head, b, t, h, dtype_bytes(p->dtype));
+}
+
+static inline global_addr_t v_at(const problem_t *p, int b, int t, int h) {
+  return row_of(p->v, p->v_batch, p->v_row, p->v_head, b, t, h, dtype_bytes(p->dtype));
+}
+
+// A row of a dense [B, T, heads, D].
+static inline global_addr_t dense_at(const problem_t *p, global_addr_t base, int tokens, int heads, int b, int t, int h) {
+  const int row = heads * p->head_dim;
+  return row_of(base, (int64_t)tokens * row, row, p->head_dim, b, t, h, dtype_bytes(p->dtype));
+}
+
+// An element of [B, H, Tq] f32.
+static inline global_addr_t stat_at(const problem_t *p, global_addr_t base, int b, int h, int t) {
+  return base + (((long long)b * p->heads + h) * p->queries + t) * 4;
+}
+
+// ---- who sees whom ----
+
+// Queries or keys `first .. first + count`.
+typedef struct { int first, count; } range_t;
+
+static inline range_t clamped(long long first, long long end, int len) {
+  first = MIN(MAX(first, 0), len);
+  end = MIN(MAX(end, first), len);
+  return (range_t){(int)first, (int)(end - first)};
+}
+
+// The keys that some query of the range may see, by position.
+static inline range_t keys_seen_by(const problem_t *p, range_t queries) {
+  const long long position = (long long)queries.first + p->keys - p->queries;
+  const long long first = position - p->window + 1;
+  return clamped(first, p->causal ? position + queries.count : p->keys, p->keys);
+}
+
+// The queries that may see some key of the range.
+static inline range_t queries_that_see(const problem_t *p, range_t keys) {
+  const long long row = (long long)keys.first + p->queries - p->keys;  // the query at the position of the first key
+  const long long end = row + keys.count - 1 + p->window;
+  return clamped(p->causal ? row : 0, end, p->queries);
+}
+
+// ---- tiles of [rows, cols] f32 and of one number a row ----
+
+static inline dim4 tile(int rows, int cols) { return (dim4){1, rows, 1, cols}; }
+
+// The stride that repeats one number a row over the row.
+static inline dim4 repeat_stat(int rows) {
+  const dim4 stat = tile(rows, 1);
+  dim4 stride;
+  tpu_aligned_stride(&stride, 0, &stat, DT_FP32);
+  stride.h = stride.w = 0;
+  return stride;
+}
+
+// The stride that repeats one row of all lanes over the rows.
+static inline dim4 repeat_row(void) { return (dim4){0, 0, 0, 1}; }
+
+static const dim2 ONE_BY_ONE = {1, 1};
+static const padding_t NO_PADDING = {0, 0, 0, 0};
+#define POOL 16
+
+// Sets what lies between the last column and the next multiple of POOL.
+static inline void set_tail(local_addr_t x, int rows, int cols, float value) {
+  const int tail = ALIGN(cols, POOL) - cols;
+  if (tail == 0) return;
+  const dim4 whole = tile(rows, ALIGN(cols, POOL)), shape = tile(rows, tail);
+  dim4 stride;
+  tpu_aligned_stride(&stride, 0, &whole, DT_FP32);
+  tpu_bdc_set_C(x + cols * 4, f32_scalar(value), &shape, &stride, DT_FP32);
+}
+
+// The largest of each row; the tail must be set.
+static inline void row_max(local_addr_t out, local_addr_t x, int rows, int cols) {
+  const int height = DIV_UP(cols, POOL);
+  const dim4 square = {1, rows, height, POOL}, line = tile(rows, POOL);
+  const dim2 down = {height, 1}, along = {1, POOL};
+  const scalar_t lowest = f32_scalar(LOWEST);
+  tpu_bdc_fp_max_pool2d(out, x, &square, &down, &NO_PADDING, &ONE_BY_ONE, &ONE_BY_ONE, DT_FP32, lowest);
+  tpu_bdc_fp_max_pool2d(out, out, &line, &along, &NO_PADDING, &ONE_BY_ONE, &ONE_BY_ONE, DT_FP32, lowest);
+}
+
+// The sum of each row; the tail must be zero.
+static inline void row_sum(local_addr_t out, local_addr_t x, int rows, int cols) {
+  const int height = DIV_UP(cols, POOL);
+  const dim4 square = {1, rows, height, POOL}, line = tile(rows, POOL);
+  const dim2 down = {height, 1}, along = {1, POOL};
+  const scalar_t one = f32_scalar(1);
+  tpu_bdc_fp_avg_pool2d(out, x, &square, &down, &NO_PADDING, &ONE_BY_ONE, &ONE_BY_ONE, DT_FP32, one);
+  tpu_bdc_fp_avg_pool2d(out, out, &line, &along, &NO_PADDING, &ONE_BY_ONE, &ONE_BY_ONE, DT_FP32, one);
+}
+
+// One number a row, from and to consecutive numbers in DRAM.
+static inline void load_stat(local_addr_t dst, global_addr_t src, int rows, data_type_t dtype) {
+  const dim4 shape = tile(rows, 1);
+  tpu_gdma_cpy_S2L(dst, src, &shape, NULL, NULL, dtype);
+}
+
+static inline void store_stat(global_addr_t dst, local_addr_t src, int rows) {
+  const dim4 shape = tile(rows, 1);
+  tpu_gdma_cpy_L2S(dst, src, &shape, NULL, NULL, DT_FP32);
+}
+
+// Consecutive numbers as a row of every lane.
+static inline void load_row(local_addr_t dst, global_addr_t src, int cols, data_type_t dtype) {
+  const dim4 shape = tile(LANES, cols);
+  tpu_gdma_channel_bcast_S2L(dst, src, &shape, NULL, NULL, dtype);
+}
+
+// Rows of a dense [B, T, heads, D] from f32.
+static inline void store_rows(const problem_t *p, global_addr_t dst, int heads, local_addr_t src, local_addr_t raw, int rows) {
+  const dim4 shape = tile(rows, p->head_dim);
+  const dim4 stride = {0, heads * p->head_dim, 0, 1};
+  store_f32(dst, src, raw, &shape, &stride, p->dtype);
+}
+
+// ---- a block of scores ----
+
+// Local memory of all passes.
+typedef struct {
+  local_addr_t exp_table;
+  local_addr_t distance;     // of the query to the key, if both count from the block's first; f32
+  local_addr_t row_segment;  // a number a row
+  local_addr_t col_segment;  // a row for all
+  local_addr_t scores, probs, work0, work1;  // [ROWS, COLS] f32
+  local_addr_t load0, load1;                 // [COLS, D] f32
+} block_t;
+
+static inline block_t take_block(const problem_t *p, local_addr_t *next, bool rows_are_queries) {
+  block_t m;
+  m.exp_table = take_tile(next, 1, 64, DT_FP32);
+  m.distance = take_tile(next, ROWS, COLS, DT_FP32);
+  m.row_segment = take_tile(next, ROWS, 1, DT_FP32);
+  m.col_segment = take_tile(next, LANES, COLS, DT_FP32);
+  m.scores = take_tile(next, ROWS, COLS, DT_FP32);
+  m.probs = take_tile(next, ROWS, COLS, DT_FP32);
+  m.work0 = take_tile(next, ROWS, COLS, DT_FP32);
+  m.work1 = take_tile(next, ROWS, COLS, DT_FP32);
+  m.load0 = take_tile(next, COLS, p->head_dim, DT_FP32);
+  m.load1 = take_tile(next, COLS, p->head_dim, DT_FP32);
+  tpu_bdc_load_fp_exp_coeff(m.exp_table, DT_FP32);
+
+  // distance[i, j] = i - j, or j - i where keys are the rows.
+  const dim4 all = tile(ROWS, COLS), one_a_row = tile(ROWS, 1), row = tile(LANES, COLS);
+  const dim4 by_row = repeat_stat(ROWS), by_col = repeat_row();
+  tpu_bdc_arithmetic_sequence_distribute_aligned(m.work0, 0, 1, ROWS);
+  tpu_bdc_cast(m.row_segment, m.work0, &one_a_row, NULL, NULL, DT_FP32, DT_INT32, RM_HALF_TO_EVEN);
+  tpu_bdc_arithmetic_sequence_bcast(m.work0, LANES, 0, 1, COLS);
+  tpu_bdc_cast(m.col_segment, m.work0, &row, NULL, NULL, DT_FP32, DT_INT32, RM_HALF_TO_EVEN);
+  if (rows_are_queries)
+    tpu_bdc_fp_sub(m.distance, m.row_segment, m.col_segment, &all, NULL, &by_row, &by_col, DT_FP32);
+  else
+    tpu_bdc_fp_sub(m.distance, m.col_segment, m.row_segment, &all, NULL, &by_col, &by_row, DT_FP32);
+  return m;
+}
+
+static inline variable_t tensor(local_addr_t addr) { return (variable_t){TENSOR, {.addr = addr}}; }
+static inline variable_t scalar(float value) { return (variable_t){SCALAR, {.scalar = {.f32 = value}}}; }
+
+// Keeps the scores where a > b.
+static inline void keep_where_greater(local_addr_t scores, variable_t a, variable_t b, const dim4 *shape) {
+  const variable_t kept = tensor(scores), hidden = scalar(-INFINITY);
+  tpu_bdc_greater_select(scores, &a, &b, &kept, &hidden, shape, DT_FP32, DT_FP32);
+}
+
+// Scores of what is not seen become minus infinity; `work0` is used.
+static inline void mask(const problem_t *p, const block_t *m, local_addr_t scores, range_t queries, range_t keys, bool rows_are_queries) {
+  const int rows = rows_are_queries ? queries.count : keys.count;
+  const int cols = rows_are_queries ? keys.count : queries.count;
+  const dim4 shape = tile(rows, cols);
+  // How far the block's first query is after its first key; the extremes over the block.
+  const long long base = (long long)queries.first + p->keys - p->queries - keys.first;
+  const bool some_later = p->causal && base - (keys.count - 1) < 0;
+  const bool some_far = base + queries.count - 1 >= p->window;
+  if (some_later || some_far) {
+    const dim4 whole = tile(ROWS, COLS);
+    dim4 pitch;
+    tpu_aligned_stride(&pitch, 0, &whole, DT_FP32);
+    // A select has no strides: the distances take the pitch of this block.
+    tpu_bdc_cpy(m->work0, m->distance, &shape, NULL, &pitch, DT_FP32);
+    const variable_t distance = tensor(m->work0);
+    if (some_later) keep_where_greater(scores, distance, scalar(-base - 0.5f), &shape);
+    if (some_far) keep_where_greater(scores, scalar(p->window - base - 0.5f), distance, &shape);
+  }
+  if (p->q_segments != 0) {
+    const dim4 by_row = repeat_stat(rows), by_col = repeat_row();
+    tpu_bdc_equal(m->work0, m->row_segment, m->col_segment, f32_scalar(1), &shape, NULL, &by_row, &by_col, DT_FP32, DT_INT32);
+    keep_where_greater(scores, tensor(m->work0), scalar(0.5f), &shape);
+  }
+}
+
+// The ids of the rows of a block, or of its columns.
+static inline void load_row_segments(const block_t *m, global_addr_t segments, int tokens, int b, range_t range) {
+  if (segments != 0) load_stat(m->row_segment, segments + ((long long)b * tokens + range.first) * 4, range.count, DT_INT32);
+}
+
+static inline void load_col_segments(const block_t *m, global_addr_t segments, int tokens, int b, range_t range) {
+  if (segments != 0) load_row(m->col_segment, segments + ((long long)b * tokens + range.first) * 4, range.count, DT_INT32);
+}
+
+// Block `index` of ROWS out of `len`, and the next COLS of a range.
+static inline range_t rows_at(int index, int len) { return (range_t){index * ROWS, MIN(ROWS, len - index * ROWS)}; }
+
+static inline range_t cols_at(range_t range, int done) {
+  return (range_t){range.first + done, MIN(COLS, range.count - done)};
+}
+
+// ---- forward: a task is (batch, head, block of queries) ----
+//
+// Per block of keys, with the running maximum m and sum l of each query:
+//   m' = max(m, max s)   p = exp(s - m')   l' = l exp(m - m') + sum p   o' = o exp(m - m') + p . v
+// at the end out = o / l, lse = m + ln l.
+
+KERNEL(attention, attention_t) {
+  const problem_t *p = &a->problem;
+  const data_type_t dtype = p->dtype;
+  const int dim = p->head_dim, group = p->heads / p->kv_heads;
+  local_addr_t next = 0;
+  const block_t m = take_block(p, &next, true);
+  const local_addr_t log_table = take_tile(&next, 1, 64, DT_FP32);
+  const operand_t q = take_operand(&next, ROWS, dim, dtype);
+  const operand_t k = take_operand(&next, COLS, dim, dtype);
+  const operand_t v = take_operand(&next, COLS, dim, dtype);
+  const operand_t probs = take_operand(&next, ROWS, COLS, dtype);
+  const local_addr_t sum = take_tile(&next, ROWS, dim, DT_FP32);  // o
+  const local_addr_t max = take_tile(&next, ROWS, 1, DT_FP32);    // m
+  const local_addr_t total = take_tile(&next, ROWS, 1, DT_FP32);  // l
+  const local_addr_t shift = take_tile(&next, ROWS, 1, DT_FP32);
+  const local_addr_t decay = take_tile(&next, ROWS, 1, DT_FP32);
+  const local_addr_t stat = take_tile(&next, ROWS, POOL, DT_FP32);
+  const local_addr_t stat0 = take_tile(&next, ROWS, 1, DT_FP32);
+  const local_addr_t stat1 = take_tile(&next, ROWS, 1, DT_FP32);
+  tpu_bdc_load_fp_log_coeff(log_table, DT_FP32);
+
+  const int blocks = DIV_UP(p->queries, ROWS);
+  const long long tasks = (long long)p->batch * p->heads * blocks;
+  for (long long task = tpu_core_index(); task < tasks; task += tpu_core_num()) {
+    const int h = task / blocks % p->heads, b = task / blocks / p->heads, kv = h / group;
+    const range_t queries = rows_at(task % blocks, p->queries);
+    const int rows = queries.count;
+    const dim4 one = tile(rows, 1), out_shape = tile(rows, dim), by_row = repeat_stat(rows);
+    load_operand(&q, m.load0, m.load1, q_at(p, b, queries.first, h), p->q_row, rows, dim);
+    load_row_segments(&m, p->q_segments, p->queries, b, queries);
+    tpu_bdc_set_C(sum, f32_scalar(0), &out_shape, NULL, DT_FP32);
+    tpu_bdc_set_C(total, f32_scalar(0), &one, NULL, DT_FP32);
+    tpu_bdc_set_C(max, f32_scalar(-INFINITY), &one, NULL, DT_FP32);
+
+    const range_t seen = keys_seen_by(p, queries);
+    for (int done = 0; done < seen.count; done += COLS) {
+      const range_t keys = cols_at(seen, done);
+      const int cols = keys.count;
+      const dim4 shape = tile(rows, cols), padded = tile(rows, ALIGN(cols, POOL));
+      load_operand(&k, m.load0, m.load1, k_at(p, b, keys.first, kv), p->k_row, cols, dim);
+      load_operand(&v, m.load0, m.load1, v_at(p, b, keys.first, kv), p->v_row, cols, dim);
+      load_col_segments(&m, p->k_segments, p->keys, b, keys);
+      product_trans(m.scores, &q, &k, rows, dim, cols, false);
+      // The engine's exp of NaN is 0. A query with a score that is no number gets NaN by way of its sum.
+      set_tail(m.scores, rows, cols, 0);
+      row_sum(stat, m.scores, rows, cols);
+      tpu_bdc_fp_mul_C(stat, stat, f32_scalar(0), &one, NULL, NULL, DT_FP32);
+      tpu_bdc_fp_add(total, total, stat, &one, NULL, NULL, NULL, DT_FP32);
+      tpu_bdc_fp_mul_C(m.scores, m.scores, f32_scalar(p->scale), &shape, NULL, NULL, DT_FP32);
+      mask(p, &m, m.scores, queries, keys, true);
+      set_tail(m.scores, rows, cols, -INFINITY);
+
+      row_max(stat, m.scores, rows, cols);
+      // Where nothing was seen yet any finite shift does: exp(-inf) = 0.
+      tpu_bdc_max_C(shift, stat, f32_scalar(LOWEST), &one, NULL, NULL, DT_FP32);
+      tpu_bdc_max(shift, shift, max, &one, NULL, NULL, NULL, DT_FP32);
+      tpu_bdc_fp_sub(stat, max, shift, &one, NULL, NULL, NULL, DT_FP32);
+      tpu_bdc_fp_exp(decay, stat, stat0, stat1, m.exp_table, &one, DT_FP32);
+      tpu_bdc_cpy(max, shift, &one, NULL, NULL, DT_FP32);
+
+      tpu_bdc_fp_sub(m.scores, m.scores, shift, &padded, NULL, NULL, &by_row, DT_FP32);
+      tpu_bdc_fp_exp(m.probs, m.scores, m.work0, m.work1, m.exp_table, &padded, DT_FP32);
+      tpu_bdc_fp_mul(total, total, decay, &one, NULL, NULL, NULL, DT_FP32);
+      row_sum(stat, m.probs, rows, cols);
+      tpu_bdc_fp_add(total, total, stat, &one, NULL, NULL, NULL, DT_FP32);
+      tpu_bdc_fp_mul(sum, sum, decay, &out_shape, NULL, NULL, &by_row, DT_FP32);
+      set_operand(&probs, m.probs, m.work0, rows, cols);
+      product(sum, &probs, &v, rows, cols, dim, true);
+    }
+
+    // A query that sees something has l >= 1, since its largest score counts 1; one that does not has o = 0 and l = 0.
+    const variable_t l = tensor(total), none = scalar(0), unit = scalar(1);
+    tpu_bdc_equal_select(shift, &l, &none, &unit, &l, &one, DT_FP32, DT_FP32);
+    tpu_bdc_fp_log(stat, shift, stat0, log_table, &one, DT_FP32);
+    tpu_bdc_fp_add(stat0, stat, max, &one, NULL, NULL, NULL, DT_FP32);
+    tpu_bdc_fp_mul_C(stat, total, f32_scalar(0), &one, NULL, NULL, DT_FP32);  // NaN stays NaN
+    tpu_bdc_fp_add(stat0, stat0, stat, &one, NULL, NULL, NULL, DT_FP32);
+    const variable_t seen_lse = tensor(stat0), unseen_lse = scalar(-INFINITY);
+    tpu_bdc_equal_select(stat, &l, &none, &unseen_lse, &seen_lse, &one, DT_FP32, DT_FP32);
+    store_stat(stat_at(p, a->lse, b, h, queries.first), stat, rows);
+    tpu_bdc_fp32_C_div(decay, shift, 1, &one, NULL, NULL);
+    tpu_bdc_fp_mul(sum, sum, decay, &out_shape, NULL, NULL, &by_row, DT_FP32);
+    store_rows(p, dense_at(p, a->out, p->queries, p->heads, b, queries.first, h), p->heads, sum, m.load0, rows);
+  }
+}
+
+// ---- backward ----
+
+// Scores become ds; `probs` holds p afterwards. `shift` and `delta` are lse and delta of each query, repeated over the
+// block by `stride`; `gradients` is dout . v^T, and becomes ds.
+static inline void score_gradients(const problem_t *p, const block_t *m, local_addr_t gradients, local_addr_t shift, local_addr_t delta, const dim4 *stride, const dim4 *shape) {
+  tpu_bdc_fp_sub(m->scores, m->scores, shift, shape, NULL, NULL, stride, DT_FP32);
+  tpu_bdc_fp_exp(m->probs, m->scores, m->work0, m->work1, m->exp_table, shape, DT_FP32);
+  tpu_bdc_fp_sub(gradients, gradients, delta, shape, NULL, NULL, stride, DT_FP32);
+  tpu_bdc_fp_mul(gradients, gradients, m->probs, shape, NULL, NULL, NULL, DT_FP32);
+  tpu_bdc_fp_mul_C(gradients, gradients, f32_scalar(p->scale), shape, NULL, NULL, DT_FP32);
+}
+
+// A task is (batch, head, block of queries).
+KERNEL(attention_dq, attention_dq_t) {
+  const problem_t *p = &a->problem;
+  const data_type_t dtype = p->dtype;
+  const int dim = p->head_dim, group = p->heads / p->kv_heads;
+  local_addr_t next = 0;
+  const block_t m = take_block(p, &next, true);
+  const operand_t q = take_operand(&next, ROWS, dim, dtype);
+  const operand_t dout = take_operand(&next, ROWS, dim, dtype);
+  const operand_t k = take_operand(&next, COLS, dim, dtype);
+  const operand_t v = take_operand(&next, COLS, dim, dtype);
+  const operand_t ds = take_operand(&next, ROWS, COLS, dtype);
+  const local_addr_t gradients = take_tile(&next, ROWS, COLS, DT_FP32);
+  const local_addr_t dq = take_tile(&next, ROWS, dim, DT_FP32);
+  const local_addr_t shift = take_tile(&next, ROWS, 1, DT_FP32);
+  const local_addr_t delta = take_tile(&next, ROWS, 1, DT_FP32);
+
+  const int blocks = DIV_UP(p->queries, ROWS);
+  const long long tasks = (long long)p->batch * p->heads * blocks;
+  for (long long task = tpu_core_index(); task < tasks; task += tpu_core_num()) {
+    const int h = task / blocks % p->heads, b = task / blocks / p->heads, kv = h / group;
+    const range_t queries = rows_at(task % blocks, p->queries);
+    const int rows = queries.count, row = p->heads * dim;
+    const dim4 one = tile(rows, 1), out_shape = tile(rows, dim), by_row = repeat_stat(rows), out_stride = {0, row, 0, 1};
+    const global_addr_t dout_at = dense_at(p, a->dout, p->queries, p->heads, b, queries.first, h);
+    const global_addr_t out_at = dense_at(p, a->out, p->queries, p->heads, b, queries.first, h);
+    load_f32(m.load0, dq, dout_at, &out_shape, &out_stride, dtype);
+    load_f32(m.load1, dq, out_at, &out_shape, &out_stride, dtype);
+    tpu_bdc_fp_mul(m.load0, m.load0, m.load1, &out_shape, NULL, NULL, NULL, DT_FP32);
+    set_tail(m.load0, rows, dim, 0);
+    row_sum(delta, m.load0, rows, dim);
+    store_stat(stat_at(p, a->delta, b, h, queries.first), delta, rows);
+    // A query that sees nothing has an lse of minus infinity; its scores are that too, and exp(-inf - LOWEST) = 0.
+    load_stat(shift, stat_at(p, a->lse, b, h, queries.first), rows, DT_FP32);
+    tpu_bdc_max_C(shift, shift, f32_scalar(LOWEST), &one, NULL, NULL, DT_FP32);
+    load_operand(&q, m.load0, m.load1, q_at(p, b, queries.first, h), p->q_row, rows, dim);
+    load_operand(&dout, m.load0, m.load1, dout_at, row, rows, dim);
+    load_row_segments(&m, p->q_segments, p->queries, b, queries);
+    tpu_bdc_set_C(dq, f32_scalar(0), &out_shape, NULL, DT_FP32);
+
+    const range_t seen = keys_seen_by(p, queries);
+    for (int done = 0; done < seen.count; done += COLS) {
+      const range_t keys = cols_at(seen, done);
+      const int cols = keys.count;
+      const dim4 shape = tile(rows, cols);
+      load_operand(&k, m.load0, m.load1, k_at(p, b, keys.first, kv), p->k_row, cols, dim);
+      load_operand(&v, m.load0, m.load1, v_at(p, b, keys.first, kv), p->v_row, cols, dim);
+      load_col_segments(&m, p->k_segments, p->keys, b, keys);
+      product_trans(m.scores, &q, &k, rows, dim, cols, false);
+      product_trans(gradients, &dout, &v, rows, dim, cols, false);
+      tpu_bdc_fp_mul_C(m.scores, m.scores, f32_scalar(p->scale), &shape, NULL, NULL, DT_FP32);
+      mask(p, &m, m.scores, queries, keys, true);
+      score_gradients(p, &m, gradients, shift, delta, &by_row, &shape);
+      set_operand(&ds, gradients, m.work0, rows, cols);
+      product(dq, &ds, &k, rows, cols, dim, true);
+    }
+    store_rows(p, dense_at(p, a->dq, p->queries, p->heads, b, queries.first, h), p->heads, dq, m.load0, rows);
+  }
+}
+
+// A task is (batch, key/value head, block of keys), which are the rows; it sums over the queries of the heads that share
+// the key/value head.
+KERNEL(attention_dkv, attention_dkv_t) {
+  const problem_t *p = &a->problem;
+  const data_type_t dtype = p->dtype;
+  const int dim = p->head_dim, group = p->heads / p->kv_heads;
+  local_addr_t next = 0;
+  const block_t m = take_block(p, &next, false);
+  const operand_t k = take_operand(&next, ROWS, dim, dtype);
+  const operand_t v = take_operand(&next, ROWS, dim, dtype);
+  const operand_t q = take_operand(&next, COLS, dim, dtype);
+  const operand_t dout = take_operand(&next, COLS, dim, dtype);
+  const operand_t left = take_operand(&next, ROWS, COLS, dtype);  // p^T, then ds^T
+  const local_addr_t gradients = take_tile(&next, ROWS, COLS, DT_FP32);
+  const local_addr_t dk = take_tile(&next, ROWS, dim, DT_FP32);
+  const local_addr_t dv = take_tile(&next, ROWS, dim, DT_FP32);
+  const local_addr_t shift = take_tile(&next, LANES, COLS, DT_FP32);
+  const local_addr_t delta = take_tile(&next, LANES, COLS, DT_FP32);
+
+  const int blocks = DIV_UP(p->keys, ROWS);
+  const long long tasks = (long long)p->batch * p->kv_heads * blocks;
+  for (long long task = tpu_core_index(); task < tasks; task += tpu_core_num()) {
+    const int kv = task / blocks % p->kv_heads, b = task / blocks / p->kv_heads;
+    const range_t keys = rows_at(task % blocks, p->keys);
+    const int rows = keys.count;
+    const dim4 out_shape = tile(rows, dim), by_col = repeat_row();
+    load_operand(&k, m.load0, m.load1, k_at(p, b, keys.first, kv), p->k_row, rows, dim);
+    load_operand(&v, m.load0, m.load1, v_at(p, b, keys.first, kv), p->v_row, rows, dim);
+    load_row_segments(&m, p->k_segments, p->keys, b, keys);
+    tpu_bdc_set_C(dk, f32_scalar(0), &out_shape, NULL, DT_FP32);
+    tpu_bdc_set_C(dv, f32_scalar(0), &out_shape, NULL, DT_FP32);
+
+    const range_t seeing = queries_that_see(p, keys);
+    for (int h = kv * group; h < (kv + 1) * group; h++) {
+      for (int done = 0; done < seeing.count; done += COLS) {
+        const range_t queries = cols_at(seeing, done);
+        const int cols = queries.count;
+        const dim4 shape = tile(rows, cols), row = tile(LANES, cols);
+        load_operand(&q, m.load0, m.load1, q_at(p, b, queries.first, h), p->q_row, cols, dim);
+        load_operand(&dout, m.load0, m.load1, dense_at(p, a->dout, p->queries, p->heads, b, queries.first, h), p->heads * dim, cols, dim);
+        load_col_segments(&m, p->q_segments, p->queries, b, queries);
+        load_row(shift, stat_at(p, a->lse, b, h, queries.first), cols, DT_FP32);
+        load_row(delta, stat_at(p, a->delta, b, h, queries.first), cols, DT_FP32);
+        tpu_bdc_max_C(shift, shift, f32_scalar(LOWEST), &row, NULL, NULL, DT_FP32);
+        product_trans(m.scores, &k, &q, rows, dim, cols, false);
+        product_trans(gradients, &v, &dout, rows, dim, cols, false);
+        tpu_bdc_fp_mul_C(m.scores, m.scores, f32_scalar(p->scale), &shape, NULL, NULL, DT_FP32);
+        mask(p, &m, m.scores, queries, keys, false);
+        score_gradients(p, &m, gradients, shift, delta, &by_col, &shape);
+        set_operand(&left, m.probs, m.work0, rows, cols);
+        product(dv, &left, &dout, rows, cols, dim, true);
+        set_operand(&left, gradients, m.work0, rows, cols);
+        product(dk, &left, &q, rows, cols, dim, true);
+      }
+    }
+    store_rows(p, dense_at(p, a->dk, p->keys, p->kv_heads, b, keys.first, kv), p->kv_heads, dk, m.load0, rows);
+    store_rows(p, dense_at(p, a->dv, p->keys, p->kv_heads, b, keys.first, kv), p->kv_heads, dv, m.load0, rows);
+  }
+}

@@ -1,0 +1,87 @@
+// Matrix products in local memory: operands of f32, bf16 or f16, sums in f32.
+//
+// The cube multiplies 16-bit numbers only. An f32 operand is therefore held as three bf16 parts, x = x0 + x1 + x2, which
+// is exact (three times 8 bits; parts below the smallest bf16 are lost), and a product is the six cross products
+// x0 y0 + x0 y1 + x1 y0 + x1 y1 + x0 y2 + x2 y0; those left out are below 2^-26 of |x| |y|.
+// An infinity in f32 gives NaN: its parts are inf and inf - inf.
+//
+// A tile is [1, rows, 1, cols] in the aligned layout: rows over the lanes, from lane 0.
+#pragma once
+
+#include "kernel.h"
+
+#define MAX_PARTS 3
+
+// An operand as the cube takes it.
+typedef struct {
+  local_addr_t part[MAX_PARTS];
+  int parts;
+  data_type_t dtype;
+} operand_t;
+
+// Bytes a lane of a tile.
+static inline int tile_bytes(int rows, int cols, data_type_t dtype) {
+  return DIV_UP(rows, LANES) * ALIGN(cols * dtype_bytes(dtype), 64);
+}
+
+// Takes room for a tile from the lanes' memory; `next` is the first free byte.
+static inline local_addr_t take_tile(local_addr_t *next, int rows, int cols, data_type_t dtype) {
+  const local_addr_t at = *next;
+  *next += tile_bytes(rows, cols, dtype);
+  return at;
+}
+
+// Room for an operand of `dtype` of at most rows x cols.
+static inline operand_t take_operand(local_addr_t *next, int rows, int cols, data_type_t dtype) {
+  operand_t x = {.parts = 1, .dtype = dtype};
+  if (dtype == DT_FP32) {
+    x.parts = MAX_PARTS;
+    x.dtype = DT_BFP16;
+  }
+  for (int i = 0; i < x.parts; i++) x.part[i] = take_tile(next, rows, cols, x.dtype);
+  return x;
+}
+
+// The f32 tile `src` as an operand; of a 16-bit type, rounded to it. `src` and `work`, of its size, are used up.
+static inline void set_operand(const operand_t *x, local_addr_t src, local_addr_t work, int rows, int cols) {
+  const dim4 shape = {1, rows, 1, cols};
+  for (int i = 0; i < x->parts; i++) {
+    tpu_bdc_cast(x->part[i], src, &shape, NULL, NULL, x->dtype, DT_FP32, RM_HALF_TO_EVEN);
+    if (i + 1 == x->parts) break;
+    tpu_bdc_cast(work, x->part[i], &shape, NULL, NULL, DT_FP32, x->dtype, RM_HALF_TO_EVEN);
+    tpu_bdc_fp_sub(src, src, work, &shape, NULL, NULL, NULL, DT_FP32);
+  }
+}
+
+// Loads rows of `cols` elements, `row_stride` apart; `work0` and `work1` are f32 tiles, used for f32 only.
+static inline void load_operand(const operand_t *x, local_addr_t work0, local_addr_t work1, global_addr_t src, int row_stride, int rows, int cols) {
+  const dim4 shape = {1, rows, 1, cols};
+  const dim4 stride = {0, row_stride, 0, 1};
+  if (x->parts == 1) {
+    tpu_gdma_cpy_S2L(x->part[0], src, &shape, NULL, &stride, x->dtype);
+    return;
+  }
+  tpu_gdma_cpy_S2L(work0, src, &shape, NULL, &stride, DT_FP32);
+  set_operand(x, work0, work1, rows, cols);
+}
+
+// The pairs of parts in a product, the smallest first, so that they are not lost in a sum that begins with the largest.
+static const int PRODUCT_PAIRS[][2] = {{2, 0}, {0, 2}, {1, 1}, {1, 0}, {0, 1}, {0, 0}};
+#define NUM_PRODUCT_PAIRS 6
+
+// out [rows, cols] (+)= left [rows, inner] . right [inner, cols], f32.
+static inline void product(local_addr_t out, const operand_t *left, const operand_t *right, int rows, int inner, int cols, bool accumulate) {
+  const int pairs = left->parts == 1 ? 1 : NUM_PRODUCT_PAIRS;
+  const int(*pair)[2] = PRODUCT_PAIRS + (NUM_PRODUCT_PAIRS - pairs);
+  for (int i = 0; i < pairs; i++)
+    tpu_bdc_fp_mm(out, left->part[pair[i][0]], right->part[pair[i][1]], rows, inner, cols, DT_FP32, left->dtype, accumulate || i > 0);
+}
+
+// out [rows, cols] (+)= left [rows, inner] . right^T, with right [cols, inner].
+static inline void product_trans(local_addr_t out, const operand_t *left, const operand_t *right, int rows, int inner, int cols, bool accumulate) {
+  const int pairs = left->parts == 1 ? 1 : NUM_PRODUCT_PAIRS;
+  const int(*pair)[2] = PRODUCT_PAIRS + (NUM_PRODUCT_PAIRS - pairs);
+  const var_context_t zero = {.scalar = {.u32 = 0}};
+  for (int i = 0; i < pairs; i++)
+    tpu_bdc_fp_mm_R_trans_with_bias(out, left->part[pair[i][0]], right->part[pair[i][1]], rows, inner, cols, DT_FP32, left->dtype, DT_FP32, accumulate || i > 0, true, zero, false);
+}
