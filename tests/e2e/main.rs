@@ -24,5 +24,6 @@ mod python;
 mod remat;
 mod resume;
 mod signals;
+mod supervision;
 mod surface;
 mod sweep;

@@ -12,6 +12,16 @@ pub fn devices() -> Vec<Device> {
     devices
 }
 
+/// Whether there is a TPU to test on: the vendor's libraries, that is. Says so if not, and fails with `CI` set.
+pub fn has_tpu() -> bool {
+    let Err(why) = Sdk::find() else {
+        return true;
+    };
+    assert!(std::env::var_os("CI").is_none(), "no TPU to test on: {why}");
+    eprintln!("SKIPPED ON THE TPU: {why}");
+    false
+}
+
 /// The emulated TPU, on which nothing may fall back to the CPU; `None` where the vendor's libraries are missing, which fails
 /// with `CI` set.
 ///
@@ -19,9 +29,7 @@ pub fn devices() -> Vec<Device> {
 pub fn tpu() -> Option<TpuDevice> {
     static TPU: OnceLock<Option<TpuDevice>> = OnceLock::new();
     *TPU.get_or_init(|| {
-        if let Err(why) = Sdk::find() {
-            assert!(std::env::var_os("CI").is_none(), "no TPU to test on: {why}");
-            eprintln!("SKIPPED ON THE TPU: {why}");
+        if !has_tpu() {
             return None;
         }
         let cores =

@@ -225,10 +225,10 @@ impl TpuDevice {
         let next = state.sequence.wrapping_add(1);
         match &self.0.plant {
             Some(Plant::Skip { kernel }) if kernel == K::NAME => return Ok(()),
-            Some(Plant::Assert { before }) if *before == next => {
+            Some(Plant::Assert(when)) if when.is_due(next) => {
                 self.enqueue(&mut state, PlantedAssert::default())?;
             }
-            Some(Plant::Hang { before }) if *before == next => {
+            Some(Plant::Hang(when)) if when.is_due(next) => {
                 self.enqueue(&mut state, PlantedHang::default())?;
             }
             _ => {}

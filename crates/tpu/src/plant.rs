@@ -1,8 +1,11 @@
 //! Faults on purpose, asked for by the environment: what tests of supervision and of `diff` look for.
 //!
-//! `TPU_TRAIN_PLANT` is `assert@N` or `hang@N`, before launch `N` of the process, or `skip:KERNEL`, which leaves out each launch of
-//! a kernel, as the vendor's runtime does with a name that it does not know.
+//! `TPU_TRAIN_PLANT` is `assert@WHEN` or `hang@WHEN`, or `skip:KERNEL`, which leaves out each launch of a kernel, as the
+//! vendor's runtime does with a name that it does not know. `WHEN` is a number, before that launch of the process; or
+//! else the path of a file, before the launch that finds it, which takes it away.
 
+use std::fs;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use crate::launch::kernels;
@@ -18,33 +21,50 @@ pub(crate) const VARIABLE: &str = "TPU_TRAIN_PLANT";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Plant {
-    Assert { before: u32 },
-    Hang { before: u32 },
+    Assert(When),
+    Hang(When),
     Skip { kernel: String },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum When {
+    Launch(u32),
+    File(PathBuf),
+}
+
+impl When {
+    /// Whether the fault comes before launch number `next`.
+    pub(crate) fn is_due(&self, next: u32) -> bool {
+        match self {
+            Self::Launch(number) => *number == next,
+            Self::File(path) => fs::remove_file(path).is_ok(),
+        }
+    }
+}
+
+impl From<&str> for When {
+    fn from(text: &str) -> Self {
+        match text.parse() {
+            Ok(number) => Self::Launch(number),
+            Err(_) => Self::File(text.into()),
+        }
+    }
 }
 
 impl FromStr for Plant {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let number = |text: &str| {
-            text.parse()
-                .map_err(|_| format!("{VARIABLE}: `{text}` is no number"))
-        };
         if let Some(kernel) = text.strip_prefix("skip:") {
             return Ok(Self::Skip {
                 kernel: kernel.to_owned(),
             });
         }
         match text.split_once('@') {
-            Some(("assert", launch)) => Ok(Self::Assert {
-                before: number(launch)?,
-            }),
-            Some(("hang", launch)) => Ok(Self::Hang {
-                before: number(launch)?,
-            }),
+            Some(("assert", when)) => Ok(Self::Assert(when.into())),
+            Some(("hang", when)) => Ok(Self::Hang(when.into())),
             _ => Err(format!(
-                "{VARIABLE}: `{text}` is not assert@N, hang@N or skip:KERNEL"
+                "{VARIABLE}: `{text}` is not assert@WHEN, hang@WHEN or skip:KERNEL"
             )),
         }
     }
@@ -56,18 +76,28 @@ mod tests {
 
     #[test]
     fn a_plant_is_a_fault_and_its_place() {
-        assert_eq!("hang@40".parse(), Ok(Plant::Hang { before: 40 }));
-        assert_eq!(
-            "skip:fill".parse(),
-            Ok(Plant::Skip {
-                kernel: "fill".to_owned()
-            })
-        );
-        for wrong in ["hang", "hang@soon", "burn@1"] {
+        assert_eq!("hang@40".parse(), Ok(Plant::Hang(When::Launch(40))));
+        let skip = Plant::Skip {
+            kernel: "fill".to_owned(),
+        };
+        assert_eq!("skip:fill".parse(), Ok(skip));
+        for wrong in ["hang", "burn@1"] {
             assert!(
                 wrong.parse::<Plant>().unwrap_err().contains(VARIABLE),
                 "{wrong}"
             );
         }
+    }
+
+    #[test]
+    fn a_fault_comes_at_its_launch_or_once_for_a_file() {
+        let at_40 = When::from("40");
+        assert!(at_40.is_due(40) && !at_40.is_due(41));
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("now");
+        let when = When::File(path.clone());
+        assert!(!when.is_due(1));
+        fs::write(path, "").unwrap();
+        assert!(when.is_due(2) && !when.is_due(3));
     }
 }

@@ -1,0 +1,268 @@
+//! A TPU that fails: what is left, what is said, and how the run goes on.
+//!
+//! The faults are planted in the launches of the true device (`crates/tpu/src/plant.rs`); elsewhere the tests are skipped.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use crate::harness::{Finished, NANO, Place, RunFolder, Running, entries};
+
+const TPU: &[&str] = &[
+    "device=tpu",
+    "device.cores=1",
+    "hydra.run.dir=run",
+    "data.sequence_length=8",
+    "data.num_val_blocks=1",
+    "trainer.global_batch_size=1",
+    "trainer.micro_batch_size=1",
+    "trainer.checkpoint_interval=1",
+    "trainer.log_interval=1",
+];
+/// Long enough never to end by itself.
+const ENDLESS: &str = "trainer.max_steps=1000000";
+
+/// A folder with a run on the TPU in it.
+struct Lab {
+    place: Place,
+    run: RunFolder,
+    /// One emulator at a time: it takes all cores.
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Lab {
+    /// `None` where there is no TPU.
+    fn open() -> Option<Self> {
+        static ALONE: Mutex<()> = Mutex::new(());
+        if !tt_testkit::has_tpu() {
+            return None;
+        }
+        let alone = ALONE.lock().unwrap_or_else(|poison| poison.into_inner());
+        let place = Place::new();
+        fs::create_dir(place.path().join("tmp")).unwrap();
+        Some(Self {
+            run: RunFolder(place.path().join("run")),
+            place,
+            _alone: alone,
+        })
+    }
+
+    fn tmp(&self) -> PathBuf {
+        self.place.path().join("tmp")
+    }
+
+    /// Makes the planted fault happen at the next launch.
+    fn spring(&self) {
+        fs::write(self.place.path().join("now"), "").unwrap();
+    }
+
+    fn command(&self, more: &[&str]) -> Command {
+        let mut command = self.place.command(&[NANO, TPU, more].concat());
+        command.env("TMPDIR", self.tmp());
+        command
+    }
+
+    fn start(&self, more: &[&str]) -> Running {
+        Running::start(self.command(more))
+    }
+
+    /// Starts a run in which `fault` is planted.
+    fn start_faulty(&self, fault: &str, more: &[&str]) -> Running {
+        let mut command = self.command(more);
+        let now = self.place.path().join("now");
+        command.env("TPU_TRAIN_PLANT", format!("{fault}@{}", now.display()));
+        Running::start(command)
+    }
+
+    /// The process that holds the run.
+    fn worker(&self) -> String {
+        self.run.read(".lock")
+    }
+
+    fn saved_step(&self) -> u64 {
+        let latest = tt_checkpoint::latest(&self.run.join("checkpoints")).unwrap();
+        latest.checkpoint.expect("a checkpoint").step()
+    }
+
+    /// The run goes on by the same command from where it was saved, and nothing lies about.
+    #[track_caller]
+    fn goes_on(&self) {
+        let step = self.saved_step();
+        let max_steps = format!("trainer.max_steps={}", step + 1);
+        let finished = self.start(&[&max_steps]).finish().with_code(0);
+        finished.prints(&format!("from step {step}"));
+        assert_eq!(entries(&self.tmp()), [] as [PathBuf; 0]);
+    }
+}
+
+fn signal(process: &str, name: &str) {
+    let status = Command::new("kill")
+        .args([&format!("-{name}"), process])
+        .status();
+    assert!(status.expect("kill(1)").success(), "kill -{name} {process}");
+}
+
+fn is_alive(process: &str) -> bool {
+    // A dead one that nobody has waited for yet has no command line.
+    fs::read(Path::new("/proc").join(process).join("cmdline")).is_ok_and(|line| !line.is_empty())
+}
+
+#[track_caller]
+fn resume_command(finished: &Finished) -> &str {
+    let lines: Vec<_> = finished.stderr.lines().collect();
+    let at = lines
+        .iter()
+        .position(|line| line.ends_with("goes on from it:"));
+    lines[at.expect("how to go on") + 1].trim()
+}
+
+#[test]
+fn a_failed_check_in_a_kernel_is_told_with_its_launch_and_the_run_goes_on() {
+    let Some(lab) = Lab::open() else { return };
+    let mut running = lab.start_faulty("assert", &[ENDLESS]);
+    running.wait_for_rows(&lab.run, 2);
+    lab.spring();
+    let finished = running
+        .finish()
+        .with_code(1)
+        .complains("a check in a kernel failed")
+        .complains("Assertion")
+        .complains("planted_assert")
+        .complains("run/device.log");
+    assert!(resume_command(&finished).starts_with("tpu-train +model=qwen2"));
+    assert!(!finished.stdout.contains("[ap]"), "{}", finished.stdout);
+    assert!(!finished.stderr.contains("[ap]"), "{}", finished.stderr);
+    assert!(lab.run.read("device.log").contains("[ap]"));
+    lab.goes_on();
+}
+
+#[test]
+fn a_hang_is_ended_and_told_with_its_launch() {
+    let Some(lab) = Lab::open() else { return };
+    let mut running = lab.start_faulty("hang", &[ENDLESS, "device.timeout_seconds=5"]);
+    running.wait_for_rows(&lab.run, 2);
+    lab.spring();
+    running
+        .finish()
+        .with_code(1)
+        .complains("the device hangs")
+        .complains("planted_hang");
+    lab.goes_on();
+}
+
+#[test]
+fn a_worker_that_is_killed_is_told_and_the_run_goes_on() {
+    let Some(lab) = Lab::open() else { return };
+    let mut running = lab.start(&[ENDLESS]);
+    running.wait_for_rows(&lab.run, 2);
+    signal(&lab.worker(), "KILL");
+    let finished = running.finish().with_code(1).complains("killed (signal 9)");
+    resume_command(&finished);
+    lab.goes_on();
+}
+
+#[test]
+fn a_worker_dies_with_its_supervisor() {
+    let Some(lab) = Lab::open() else { return };
+    let mut running = lab.start(&[ENDLESS]);
+    running.wait_for_rows(&lab.run, 2);
+    let worker = lab.worker();
+    running.kill();
+    let killed = Instant::now();
+    while is_alive(&worker) {
+        assert!(
+            killed.elapsed() < Duration::from_secs(5),
+            "{worker} lives on"
+        );
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    // What it left in the temporary folder goes with the next run.
+    assert_ne!(entries(&lab.tmp()), [] as [PathBuf; 0]);
+    lab.goes_on();
+}
+
+#[test]
+fn ctrl_c_saves_and_exits_130() {
+    let Some(lab) = Lab::open() else { return };
+    let mut running = lab.start(&[ENDLESS]);
+    running.wait_for_rows(&lab.run, 2);
+    // A terminal sends it to both.
+    signal(&lab.worker(), "INT");
+    running.signal("INT");
+    running.finish().with_code(130).prints("continue");
+    assert!(!lab.run.join("summary.json").exists());
+    lab.goes_on();
+}
+
+#[test]
+fn sigterm_is_passed_on_and_a_second_ctrl_c_ends_even_a_hang() {
+    let Some(lab) = Lab::open() else { return };
+    let mut running = lab.start_faulty("hang", &[ENDLESS]);
+    running.wait_for_rows(&lab.run, 2);
+    running.signal("TERM");
+    running.finish().with_code(75).prints("continue");
+    let rows = lab.run.row_count();
+
+    let mut running = lab.start_faulty("hang", &[ENDLESS]);
+    running.wait_for_rows(&lab.run, rows + 1);
+    lab.spring();
+    let now = lab.place.path().join("now");
+    running.wait_until(|| !now.exists());
+    running.signal("INT");
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(running.is_at_work(), "one signal asks, it does not kill");
+    running.signal("INT");
+    running.finish().with_code(130);
+    assert!(!is_alive(&lab.worker()));
+    lab.goes_on();
+}
+
+#[test]
+fn a_run_restarts_by_itself_and_makes_the_steps_of_one_that_never_failed() {
+    let Some(lab) = Lab::open() else { return };
+    let steps = &["trainer.max_steps=4", "device.restart.max=2"];
+    let mut running = lab.start_faulty("assert", steps);
+    running.wait_for_rows(&lab.run, 1);
+    lab.spring();
+    running.wait_for_rows(&lab.run, 3);
+    lab.spring();
+    running
+        .finish()
+        .with_code(0)
+        .prints("starting again, 1 of 2 times")
+        .prints("starting again, 2 of 2 times")
+        .complains("planted_assert");
+    let interrupted = lab.run.timeless_rows();
+
+    let whole = lab.start(&["trainer.max_steps=4", "hydra.run.dir=whole"]);
+    whole.finish().with_code(0);
+    let whole = RunFolder(lab.place.path().join("whole"));
+    assert_eq!(interrupted, whole.timeless_rows());
+}
+
+#[test]
+fn a_fault_before_anything_is_saved_is_given_up_after_one_try() {
+    let Some(lab) = Lab::open() else { return };
+    let mut command = lab.command(&[ENDLESS, "device.restart.max=5"]);
+    command.env("TPU_TRAIN_PLANT", "assert@5");
+    Running::start(command)
+        .finish()
+        .with_code(1)
+        .prints("starting again, 1 of 5 times")
+        .complains("nothing was saved since it was started again");
+}
+
+/// Needs no TPU: there is none.
+#[test]
+fn without_the_vendors_libraries_the_error_names_the_missing_file() {
+    let place = Place::new();
+    let mut command = place.command(&[NANO, TPU].concat());
+    command.env("SOPHGO_SDK", "/nowhere");
+    Running::start(command)
+        .finish()
+        .with_code(2)
+        .complains("/nowhere/lib/libtpuv7_rt.so");
+    assert!(!place.path().join("run").exists());
+}
