@@ -110,3 +110,22 @@ impl DeviceConfig {
         pool.build_global().map_err(Failure::run)
     }
 }
+
+/// Says once, at the end, what has run on the CPU for want of a kernel.
+pub(crate) fn report_fallbacks(device: Device) {
+    let Device::Tpu(tpu) = device else {
+        return;
+    };
+    let counts = tpu.stats().fallbacks;
+    if counts.is_empty() {
+        return;
+    }
+    let counts: Vec<_> = counts
+        .iter()
+        .map(|(op, count)| format!("{op} {count}"))
+        .collect();
+    eprintln!(
+        "warning: operations that ran on the CPU for want of a kernel, and how often: {}; device.fallback=error forbids it",
+        counts.join(", ")
+    );
+}

@@ -12,7 +12,7 @@ use tt_engine::{Limits, Sampler, Sampling};
 use tt_tensor::Seed;
 
 use crate::commands::Invocation;
-use crate::device::DeviceConfig;
+use crate::device::{DeviceConfig, report_fallbacks};
 use crate::failure::Failure;
 use crate::out;
 use crate::stored::Stored;
@@ -69,6 +69,7 @@ pub(crate) fn run(invocation: Invocation) -> Result<ExitCode, Failure> {
     };
     let tokens = tt_engine::generate(&*stored.model, &stored.params, &ids, &mut sampler, &limits)
         .map_err(Failure::request)?;
+    report_fallbacks(device);
     let continuation = tokenizer.decode(&tokens).map_err(Failure::run)?;
     out::line(format!("{prompt}{continuation}"));
     Ok(ExitCode::SUCCESS)

@@ -13,6 +13,7 @@ use tt_tensor::Device;
 use tt_trainers::{Ending, StopFlag};
 
 use crate::commands::Invocation;
+use crate::device::report_fallbacks;
 use crate::ending::{advice, conclude};
 use crate::failure::Failure;
 use crate::job;
@@ -100,6 +101,7 @@ fn train(
             }
             _ => job::classify(error),
         })?;
+    report_fallbacks(device);
     conclude(&outcome, &baselines, &run_dir, arguments).map_err(Failure::run)?;
     Ok(match outcome.ending {
         Ending::Finished => ExitCode::SUCCESS,
