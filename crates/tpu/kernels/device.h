@@ -130,6 +130,7 @@ void tpu_bdc_arithmetic_sequence_bcast(local_addr_t dst, int lanes, int start, i
 void tpu_bdc_arithmetic_sequence_distribute_aligned(local_addr_t dst, int start, int step, int num);
 void tpu_bdc_fp_avg_pool2d(local_addr_t out, local_addr_t in, const dim4 *in_shape, const dim2 *kernel, const padding_t *padding, const dim2 *stride, const dim2 *dilation, data_type_t dtype, scalar_t scale);
 void tpu_bdc_fp_max_pool2d(local_addr_t out, local_addr_t in, const dim4 *in_shape, const dim2 *kernel, const padding_t *padding, const dim2 *stride, const dim2 *dilation, data_type_t dtype, scalar_t pad_val);
+void tpu_bdc_fp_min_pool2d(local_addr_t out, local_addr_t in, const dim4 *in_shape, const dim2 *kernel, const padding_t *padding, const dim2 *stride, const dim2 *dilation, data_type_t dtype, scalar_t pad_val);
 
 // ---- matrix products: left [1, M, 1, K], right [1, K, 1, N], out [1, M, 1, N], aligned, from lane 0 ----
 // 16-bit operands; out f32 or of their type; `result_add` adds to out.

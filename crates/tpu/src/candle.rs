@@ -76,7 +76,10 @@ impl BackendStorage for TpuStorage {
     }
 
     fn reduce_op(&self, op: ReduceOp, l: &Layout, dims: &[usize]) -> Result<Self> {
-        self.on_cpu("reduce", |x| x.reduce_op(op, l, dims))
+        if !self.kind().is_float() {
+            return self.on_cpu("reduce", |x| x.reduce_op(op, l, dims));
+        }
+        Ok(ops::reduce::reduce(op.into(), (self, l), dims)?)
     }
 
     fn cmp(&self, op: CmpOp, other: &Self, l: &Layout, other_l: &Layout) -> Result<Self> {

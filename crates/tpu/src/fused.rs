@@ -55,24 +55,15 @@ impl FusedOps for TpuStorage {
     }
 
     fn broadcast_row_into(row: Tpu, rows: usize, out: &mut Self) -> Result<()> {
-        let row = read(row)?;
-        write("broadcast_row", [out], |[out]| {
-            CpuStorage::broadcast_row_into(row.view(), rows, out)
-        })
+        Ok(ops::reduce::broadcast_row(row, rows, out)?)
     }
 
     fn sum_rows_into(x: Tpu, rows: usize, out: &mut Self, mode: Write) -> Result<()> {
-        let x = read(x)?;
-        write("sum_rows", [out], |[out]| {
-            CpuStorage::sum_rows_into(x.view(), rows, out, mode)
-        })
+        Ok(ops::reduce::sum_rows(x, rows, out, mode)?)
     }
 
     fn sum_squares_into(x: Tpu, out: &mut Self, slot: usize) -> Result<()> {
-        let x = read(x)?;
-        write("sum_squares", [out], |[out]| {
-            CpuStorage::sum_squares_into(x.view(), out, slot)
-        })
+        Ok(ops::reduce::sum_squares(x, out, slot)?)
     }
 
     fn rms_norm(x: Tpu, weight: Tpu, eps: f32, y: &mut Self, inv_rms: &mut Self) -> Result<()> {

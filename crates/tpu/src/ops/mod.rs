@@ -5,6 +5,7 @@ pub(crate) mod binary;
 pub(crate) mod copy;
 pub(crate) mod fill;
 pub(crate) mod operand;
+pub(crate) mod reduce;
 pub(crate) mod unary;
 
 /// Name and bytes of the arguments of every kernel.
@@ -14,6 +15,7 @@ pub(crate) fn kernels() -> impl Iterator<Item = (&'static str, usize)> {
         binary::KERNELS,
         copy::KERNELS,
         fill::KERNELS,
+        reduce::KERNELS,
         unary::KERNELS,
         crate::plant::KERNELS,
     ]
