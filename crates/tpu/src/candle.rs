@@ -8,6 +8,7 @@ use candle_core::scalar::Scalar;
 use candle_core::{CpuStorage, DType, DeviceLocation, Layout, Result, Shape, WithDType, bail};
 
 use crate::ops::binary::{self, Function as Binary};
+use crate::ops::index::{self, Element};
 use crate::ops::unary::{self, Function as Unary};
 use crate::{Options, TpuDevice, TpuStorage, fallback, ops};
 
@@ -190,7 +191,7 @@ impl BackendStorage for TpuStorage {
     }
 
     fn gather(&self, l: &Layout, ids: &Self, ids_l: &Layout, dim: usize) -> Result<Self> {
-        self.on_cpu("gather", |x| x.gather(l, &ids.to_host()?, ids_l, dim))
+        Ok(index::gather((self, l), (ids, ids_l), dim)?)
     }
 
     fn scatter_set(
@@ -202,9 +203,13 @@ impl BackendStorage for TpuStorage {
         src_l: &Layout,
         dim: usize,
     ) -> Result<()> {
-        fallback::write("scatter", [self], |[x]| {
-            x.scatter_set(l, &ids.to_host()?, ids_l, &src.to_host()?, src_l, dim)
-        })
+        Ok(index::scatter(
+            Element::Scatter,
+            (self, l),
+            (ids, ids_l),
+            (src, src_l),
+            dim,
+        )?)
     }
 
     fn scatter_add_set(
@@ -216,15 +221,17 @@ impl BackendStorage for TpuStorage {
         src_l: &Layout,
         dim: usize,
     ) -> Result<()> {
-        fallback::write("scatter_add", [self], |[x]| {
-            x.scatter_add_set(l, &ids.to_host()?, ids_l, &src.to_host()?, src_l, dim)
-        })
+        Ok(index::scatter(
+            Element::ScatterAdd,
+            (self, l),
+            (ids, ids_l),
+            (src, src_l),
+            dim,
+        )?)
     }
 
     fn index_select(&self, ids: &Self, l: &Layout, ids_l: &Layout, dim: usize) -> Result<Self> {
-        self.on_cpu("index_select", |x| {
-            x.index_select(&ids.to_host()?, l, ids_l, dim)
-        })
+        Ok(index::select((self, l), (ids, ids_l), dim)?)
     }
 
     fn index_add(
@@ -236,9 +243,7 @@ impl BackendStorage for TpuStorage {
         src_l: &Layout,
         dim: usize,
     ) -> Result<Self> {
-        self.on_cpu("index_add", |x| {
-            x.index_add(l, &ids.to_host()?, ids_l, &src.to_host()?, src_l, dim)
-        })
+        Ok(index::add((self, l), (ids, ids_l), (src, src_l), dim)?)
     }
 
     fn matmul(
@@ -285,7 +290,14 @@ impl BackendStorage for TpuStorage {
     }
 
     fn const_set(&mut self, value: Scalar, l: &Layout) -> Result<()> {
-        fallback::write("const_set", [self], |[x]| x.const_set(value, l))
+        if !l.is_contiguous() || l.start_offset() > 0 {
+            return fallback::write("const_set", [self], |[x]| x.const_set(value, l));
+        }
+        Ok(ops::fill::fill(
+            self,
+            l.shape().elem_count(),
+            value.to_f64(),
+        )?)
     }
 }
 

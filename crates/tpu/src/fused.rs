@@ -210,17 +210,13 @@ impl FusedOps for TpuStorage {
     }
 
     fn embedding(weight: Tpu, ids: Tpu, y: &mut Self) -> Result<()> {
-        let (weight, ids) = (read(weight)?, read(ids)?);
-        write("embedding", [y], |[y]| {
-            CpuStorage::embedding(weight.view(), ids.view(), y)
-        })
+        Ok(ops::index::embedding(weight, ids, y)?)
     }
 
     fn embedding_backward(ids: Tpu, dy: Tpu, dweight: &mut Self) -> Result<()> {
-        let (ids, dy) = (read(ids)?, read(dy)?);
-        write("embedding_backward", [dweight], |[dweight]| {
-            CpuStorage::embedding_backward(ids.view(), dy.view(), dweight)
-        })
+        let width = dy.1.dims().last().copied().unwrap_or(1);
+        let size = dweight.len() / width.max(1);
+        Ok(ops::index::add_rows(dy, ids, dweight, [1, size, width])?)
     }
 
     fn dropout(x: Tpu, p: f32, rng: RngKey, y: &mut Self) -> Result<()> {

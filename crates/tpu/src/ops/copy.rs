@@ -41,7 +41,7 @@ pub(crate) struct Dim {
 
 /// A view whose elements lie in order: the same one, or a copy of it.
 pub(crate) struct Contiguous<'a> {
-    copy: Option<TpuStorage>,
+    pub(crate) copy: Option<TpuStorage>,
     view: View<'a, TpuStorage>,
     layout: Cow<'a, Layout>,
 }

@@ -4,6 +4,7 @@ pub(crate) mod attention;
 pub(crate) mod binary;
 pub(crate) mod copy;
 pub(crate) mod fill;
+pub(crate) mod index;
 pub(crate) mod operand;
 pub(crate) mod reduce;
 pub(crate) mod unary;
@@ -15,6 +16,7 @@ pub(crate) fn kernels() -> impl Iterator<Item = (&'static str, usize)> {
         binary::KERNELS,
         copy::KERNELS,
         fill::KERNELS,
+        index::KERNELS,
         reduce::KERNELS,
         unary::KERNELS,
         crate::plant::KERNELS,
