@@ -314,3 +314,165 @@ impl Comparer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(role: Role, tensor: &str, values: &[f32]) -> Seen {
+        Seen {
+            key: Key {
+                role,
+                tensor: tensor.to_owned(),
+                call: 0,
+            },
+            within: String::new(),
+            shape: vec![values.len()],
+            values: values.to_vec(),
+        }
+    }
+
+    /// What a comparison finds between tensors in the order of the first variant and in that of the second.
+    fn compared(first: Vec<Seen>, second: Vec<Seen>, noise: f64) -> Comparer {
+        let mut recorder = Recorder::default();
+        first.into_iter().for_each(|seen| recorder.see(seen));
+        let recorded = recorder.seen;
+        let mut comparer = Comparer {
+            index: recorded
+                .iter()
+                .map(|kept| kept.key.clone())
+                .zip(0..)
+                .collect(),
+            compared: recorded.iter().map(|_| None).collect(),
+            roundings: roundings(&recorded),
+            recorded: recorded.into_iter().map(Some).collect(),
+            weights: Weights::default(),
+            classes: HashMap::from([("a".to_owned(), "Linear")]),
+            tolerance: Tolerance::between(Precision::F32, Precision::Bf16),
+            noise,
+            only_second: Vec::new(),
+        };
+        second.into_iter().for_each(|seen| comparer.see(seen));
+        comparer
+    }
+
+    fn diverging(comparer: &Comparer) -> Vec<&str> {
+        let compared = comparer.compared.iter().flatten();
+        let diverging = compared.filter(|it| it.diverges());
+        diverging.map(|it| it.tensor.as_str()).collect()
+    }
+
+    #[test]
+    fn divergences_stand_in_the_order_of_the_first_variant() {
+        let tensors = |x: f32| {
+            ["a", "b", "c"].map(|name| {
+                seen(
+                    Role::Output,
+                    name,
+                    &[1.0, if name == "a" { 1.0 } else { x }],
+                )
+            })
+        };
+        let mut second = tensors(2.0);
+        second.reverse();
+        let found = compared(tensors(1.0).into(), second.into(), 0.0);
+        assert_eq!(diverging(&found), ["b", "c"]);
+        let first = found.compared[0].as_ref().unwrap();
+        assert_eq!(
+            (first.class, first.difference.is_equal),
+            (Some("Linear"), true)
+        );
+    }
+
+    #[test]
+    fn bounds_grow_with_the_outputs_before_and_not_for_the_optimizer() {
+        let tensors = || {
+            vec![
+                seen(Role::Input, "a", &[1.0]),
+                seen(Role::Output, "a", &[1.0]),
+                seen(Role::OutputGradient, "a", &[1.0]),
+                seen(Role::WeightGradient, "a.weight", &[1.0]),
+                seen(Role::Update, "a.weight", &[1.0]),
+            ]
+        };
+        let found = compared(tensors(), tensors(), 0.0);
+        let allowed = found.compared.iter().flatten().map(|it| it.allowed);
+        let of = |roundings: f64| 2.0 / 256.0 * roundings.sqrt();
+        assert_eq!(
+            allowed.collect::<Vec<_>>(),
+            [1e-4, of(1.0), of(2.0), of(2.0), 1e-4]
+        );
+    }
+
+    #[test]
+    fn gradients_of_weights_that_are_noise_are_not_held_against_each_other() {
+        let noise = |x: f32| vec![seen(Role::WeightGradient, "k.bias", &[x])];
+        assert_eq!(
+            diverging(&compared(noise(1e-9), noise(-1e-9), 1e-2)),
+            [""; 0]
+        );
+        assert_eq!(
+            diverging(&compared(noise(1e-9), noise(-1e-9), 0.0)),
+            ["k.bias"]
+        );
+    }
+
+    #[test]
+    fn an_update_may_differ_by_how_the_weight_is_stored() {
+        let update = |x: f32| vec![seen(Role::Update, "w", &[x])];
+        let ulp = f32::EPSILON;
+        assert_eq!(
+            diverging(&compared(update(1.0), update(1.0 + ulp), 0.0)),
+            [""; 0]
+        );
+        let mut found = compared(update(1e-6), update(2e-6), 0.0);
+        assert_eq!(diverging(&found), ["w"]);
+        // Of a weight of 16, the difference is less than a unit in the last place.
+        found.weights = Weights::from([("w", vec![16.0])]);
+        let recorded = Kept {
+            key: seen(Role::Update, "w", &[]).key,
+            within: String::new(),
+            shape: vec![1],
+            values: [1e-6].into(),
+        };
+        assert!(!found.compare(recorded, &[2e-6], 0).diverges());
+    }
+
+    #[test]
+    fn what_only_one_variant_has_or_in_another_shape_is_listed() {
+        let first = vec![
+            seen(Role::Output, "a", &[1.0]),
+            seen(Role::Output, "b", &[1.0]),
+        ];
+        let second = vec![
+            seen(Role::Output, "b", &[1.0, 1.0]),
+            seen(Role::Output, "c", &[1.0]),
+        ];
+        let found = compared(first, second, 0.0);
+        let left: Vec<_> = found
+            .recorded
+            .iter()
+            .flatten()
+            .map(|kept| kept.key.tensor.as_str())
+            .collect();
+        assert_eq!(left, ["a", "b"]);
+        let only: Vec<_> = found
+            .only_second
+            .iter()
+            .map(|(_, tensor)| tensor.as_str())
+            .collect();
+        assert_eq!(only, ["b", "c"]);
+    }
+
+    #[test]
+    fn equal_values_are_kept_once() {
+        let mut recorder = Recorder::default();
+        for values in [[1.0, 2.0], [1.0, 2.0], [1.0, 3.0]] {
+            recorder.see(seen(Role::Output, "a", &values));
+        }
+        let [a, b, c] = &recorder.seen[..] else {
+            panic!("three tensors were seen")
+        };
+        assert!(Arc::ptr_eq(&a.values, &b.values) && !Arc::ptr_eq(&a.values, &c.values));
+    }
+}

@@ -149,7 +149,7 @@ pub(super) fn observe<S: Sink>(
 const LONGEST_WARMUP: u64 = 100_000;
 
 /// The values of all parameters by path.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(super) struct Weights(Arc<HashMap<String, Vec<f32>>>);
 
 impl Weights {
@@ -174,6 +174,14 @@ impl Weights {
 
     pub(super) fn get(&self, path: &str) -> Option<&[f32]> {
         self.0.get(path).map(Vec::as_slice)
+    }
+}
+
+#[cfg(test)]
+impl<const N: usize> From<[(&str, Vec<f32>); N]> for Weights {
+    fn from(weights: [(&str, Vec<f32>); N]) -> Self {
+        let weights = weights.map(|(path, values)| (path.to_owned(), values));
+        Self(Arc::new(weights.into()))
     }
 }
 

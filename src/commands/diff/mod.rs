@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, anyhow};
+use tt_tensor::Device;
 use tt_trainers::compare::{self, Recording};
 
 use crate::commands::Invocation;
@@ -57,10 +58,13 @@ pub(crate) fn run(invocation: Invocation) -> Result<ExitCode, Failure> {
         )));
     }
     a.setup.config.device.start_threads()?;
+    let mut tpu = None;
     for variant in [&a, &b] {
         // Before anything is computed: two variants may not be on one TPU in two ways.
         let device = variant.setup.config.device.device();
-        device.map_err(Failure::Request)?;
+        if let Device::Tpu(device) = device.map_err(Failure::Request)? {
+            tpu = Some(device);
+        }
     }
     compare::check_parameters(&a.parameters(), &b.parameters()).map_err(job::classify)?;
     let (data_a, batch) = a.open_data()?;
@@ -75,6 +79,7 @@ pub(crate) fn run(invocation: Invocation) -> Result<ExitCode, Failure> {
         rows: batch.rows,
         sequence_length: batch.seq_len,
         comparison: comparison.map_err(job::classify)?,
+        tpu: tpu.map(|tpu| tpu.stats()),
     };
     if let Some(path) = &options.markdown {
         std::fs::write(path, report.markdown())

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use serde_json::{Value, json};
+use tt_tpu::Stats;
 use tt_trainers::compare::{Compared, Comparison, Role};
 
 /// Tensors that are shown one by one.
@@ -13,6 +14,8 @@ pub(super) struct Report {
     pub(super) rows: usize,
     pub(super) sequence_length: usize,
     pub(super) comparison: Comparison,
+    /// What the TPU has done, if a variant was on one.
+    pub(super) tpu: Option<Stats>,
 }
 
 /// What is shown of a variant.
@@ -135,6 +138,9 @@ impl Report {
             "tolerance": it.tolerance,
             "tensors": it.tensors.iter().map(tensor_json).collect::<Vec<_>>(),
             "unmatched": {"a": unmatched(0), "b": unmatched(1)},
+            "tpu": self.tpu.as_ref().map(|tpu| {
+                json!({"launches": tpu.launches, "fallbacks": tpu.fallbacks})
+            }),
             "notes": self.notes(),
         });
         format!("{value:#}\n")
@@ -239,6 +245,9 @@ impl Report {
                     variant.name
                 ));
             }
+        }
+        if let Some(tpu) = &self.tpu {
+            notes.push(on_tpu(tpu));
         }
         if it.lr.contains(&0.0) {
             notes.push("the learning rate is 0: updates say nothing".to_owned());
@@ -354,6 +363,22 @@ fn origin(it: &Compared) -> String {
     }
 }
 
+/// How much of the work was done there: agreement of what ran on the CPU says nothing.
+fn on_tpu(tpu: &Stats) -> String {
+    let launches = format!("on the TPU: {} launches", tpu.num_launches());
+    if tpu.fallbacks.is_empty() {
+        return format!("{launches}, nothing ran on the CPU");
+    }
+    let fallbacks = tpu.fallbacks.iter();
+    let fallbacks: Vec<_> = fallbacks
+        .map(|(op, count)| format!("{op} {count}"))
+        .collect();
+    format!(
+        "{launches}; operations that ran on the CPU for want of a kernel, and how often: {}",
+        fallbacks.join(", ")
+    )
+}
+
 fn number(value: f64) -> String {
     match value {
         0.0 => "0".to_owned(),
@@ -431,7 +456,10 @@ impl Grid {
     }
 
     fn markdown(&self) -> String {
-        let row = |cells: &[String]| format!("| {} |", cells.join(" | "));
+        let row = |cells: &[String]| {
+            let cells: Vec<_> = cells.iter().map(|cell| cell.replace('|', "\\|")).collect();
+            format!("| {} |", cells.join(" | "))
+        };
         let head: Vec<String> = self.head.iter().map(|cell| (*cell).to_owned()).collect();
         let rule = (0..head.len()).map(|column| match column < self.numbers {
             true => "---".to_owned(),
@@ -445,7 +473,119 @@ impl Grid {
 
 #[cfg(test)]
 mod tests {
+    use tt_trainers::compare::{Difference, Tolerance};
+
     use super::*;
+
+    fn tensor(role: Role, tensor: &str, a: &[f32], b: &[f32]) -> Compared {
+        let difference = Difference::between(a, b);
+        Compared {
+            role,
+            tensor: tensor.to_owned(),
+            call: 0,
+            class: tensor.ends_with("proj").then_some("Linear"),
+            within: tensor.to_owned(),
+            within_class: None,
+            shape: vec![a.len()],
+            error: difference.relative_l2,
+            allowed: 1e-4,
+            difference,
+        }
+    }
+
+    fn report(b: &[f32]) -> Report {
+        Report {
+            variants: [('A', vec![]), ('B', vec!["precision=bf16".to_owned()])]
+                .map(|(name, overrides)| Shown { name, overrides }),
+            rows: 4,
+            sequence_length: 32,
+            comparison: Comparison {
+                tensors: vec![
+                    tensor(Role::Output, "up_proj", &[3.0, 4.0], &[3.0, 4.0]),
+                    tensor(Role::Output, "down_proj", &[3.0, 4.0], b),
+                    tensor(Role::Update, "up_proj.weight", &[0.5], &[0.5]),
+                ],
+                unmatched: [Vec::new(), vec![(Role::Output, "norm".to_owned())]],
+                tolerance: Tolerance::uniform(1e-4),
+                losses: [1.0, 1.5],
+                grad_norms: [2.0, 2.0],
+                lr: [1e-3, 1e-3],
+                is_applied: [true, true],
+            },
+            tpu: None,
+        }
+    }
+
+    #[test]
+    fn markdown_leads_with_the_verdict() {
+        let expected = "\
+# `precision=bf16` against `(as configured)`
+
+first divergence: the output of `down_proj` (Linear [2]), relative L2 difference 2.0e-1, 1.0e-4 allowed
+  computed by `down_proj`; the tensor before it agrees, last the output of `up_proj` (Linear [2])
+
+- A: `(as configured)`: loss 1.000000, gradient norm 2.000000
+- B: `precision=bf16`: loss 1.500000, gradient norm 2.000000
+- one step on 4 rows of 32 tokens: 3 tensors compared, 2 equal in every element
+
+|  | tensors | equal | diverge | worst | allowed |
+| --- | ---: | ---: | ---: | ---: | ---: |
+| outputs | 2 | 1 | 1 | 2.0e-1 | 1.0e-4 |
+| updates of weights | 1 | 1 | 0 | 0 | 1.0e-4 |
+
+Tensors by what they take of the tolerance:
+
+| tensor |  | class | relative L2 | allowed | cosine | max \\|a-b\\| | max \\|a\\| |
+| --- | --- | --- | ---: | ---: | ---: | ---: | ---: |
+| down_proj | output | Linear | 2.0e-1 | 1.0e-4 | 0.989949 | 1.0e0 | 4.0e0 |
+
+only B has the output of `norm`, or in another shape: not compared
+";
+        assert_eq!(report(&[3.0, 3.0]).markdown(), expected);
+    }
+
+    #[test]
+    fn the_table_ends_with_the_verdict() {
+        let last = |report: Report| report.table().lines().last().unwrap().to_owned();
+        assert_eq!(
+            last(report(&[3.0, 4.0])),
+            "no divergence: all tensors agree within the tolerance"
+        );
+        assert!(last(report(&[3.0, f32::NAN])).starts_with("  computed by `down_proj`"));
+        let mut skipped = report(&[3.0, 4.0]);
+        skipped.comparison.is_applied = [true, false];
+        assert!(last(skipped).starts_with("diverged: one variant applied the step"));
+    }
+
+    #[test]
+    fn json_has_the_first_divergence_and_numbers_that_json_can_hold() {
+        let value: Value = serde_json::from_str(&report(&[3.0, f32::INFINITY]).json()).unwrap();
+        let first = &value["first_divergence"];
+        assert_eq!(
+            (&value["agrees"], &first["tensor"]),
+            (&json!(false), &json!("down_proj"))
+        );
+        assert_eq!(
+            (&first["unlike"], &first["error"]),
+            (&json!(1), &Value::Null)
+        );
+        assert_eq!(first["non_finite"], json!({"a": 0, "b": 1}));
+        assert_eq!(value["tensors"].as_array().unwrap().len(), 3);
+    }
+
+    #[test]
+    fn what_ran_on_the_cpu_is_said() {
+        let stats = Stats {
+            launches: [("fill", 3), ("unary", 4)].into(),
+            fallbacks: [("gather", 2)].into(),
+            ..Stats::default()
+        };
+        let said = on_tpu(&stats);
+        assert!(
+            said.contains("7 launches") && said.ends_with("gather 2"),
+            "{said}"
+        );
+    }
 
     #[test]
     fn an_element_has_coordinates_row_by_row() {
