@@ -9,7 +9,7 @@ use tpu_train::models::{Input, Model, ModelConfig, Result, entry};
 use tpu_train::nn::*;
 use tpu_train::tensor::Tensor;
 
-use crate::harness::{Place, nano};
+use crate::harness::{Finished, Place, Running, nano};
 
 fn diff<'a>(more: &[&'a str]) -> Vec<&'a str> {
     [&["diff"], &nano(more)[..]].concat()
@@ -386,4 +386,61 @@ fn a_nan_is_a_divergence_where_it_comes_up() {
             "B did not apply the step",
         ],
     );
+}
+
+/// A comparison of the CPU with one core of the TPU, its kernel `skipped` left out; `None` where there is no TPU.
+fn on_tpu(skipped: Option<&str>, more: &[&str]) -> Option<Finished> {
+    if !tt_testkit::has_tpu() {
+        return None;
+    }
+    let place = Place::new();
+    let small = [
+        "data.sequence_length=16",
+        "trainer.micro_batch_size=1",
+        "trainer.global_batch_size=1",
+        "model.num_hidden_layers=1",
+        "--a=device=cpu",
+        "--b=device=tpu device.cores=1",
+        "--json",
+    ];
+    let mut command = place.command(&diff(&[&small, more].concat()));
+    if let Some(kernel) = skipped {
+        command.env("TPU_TRAIN_PLANT", format!("skip:{kernel}"));
+    }
+    Some(Running::start(command).finish())
+}
+
+#[test]
+fn the_tpu_computes_what_the_cpu_computes() {
+    for precision in ["precision=f32", "precision=bf16"] {
+        let Some(finished) = on_tpu(None, &[precision]) else {
+            return;
+        };
+        let report: Value = serde_json::from_str(&finished.with_code(0).stdout).expect("JSON");
+        let launches = report["tpu"]["launches"].as_object().expect("counts");
+        assert!(launches.contains_key("attention"), "{launches:?}");
+        println!("{precision}: {}", worst(&report, "output"));
+    }
+}
+
+#[test]
+fn a_kernel_that_does_nothing_is_named_by_where_it_is_used() {
+    // The gradient of the values is the first that is made of what `attention_dkv` gives.
+    for (kernel, role, projection) in [
+        ("attention", "input", "o_proj"),
+        ("attention_dkv", "output_gradient", "v_proj"),
+    ] {
+        let Some(finished) = on_tpu(Some(kernel), &[]) else {
+            return;
+        };
+        let report: Value = serde_json::from_str(&finished.with_code(1).stdout).expect("JSON");
+        let first = &report["first_divergence"];
+        assert_eq!(first["role"], role, "{kernel}: {first}");
+        assert_eq!(
+            first["tensor"],
+            format!("model.layers.0.self_attn.{projection}")
+        );
+        assert_eq!(first["within"], "model.layers.0.self_attn");
+        assert_eq!(first["within_class"], "SelfAttention");
+    }
 }
