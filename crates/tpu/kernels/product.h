@@ -3,7 +3,7 @@
 // The cube multiplies 16-bit numbers only. An f32 operand is therefore held as three bf16 parts, x = x0 + x1 + x2, which
 // is exact (three times 8 bits; parts below the smallest bf16 are lost), and a product is the six cross products
 // x0 y0 + x0 y1 + x1 y0 + x1 y1 + x0 y2 + x2 y0; those left out are below 2^-26 of |x| |y|.
-// An infinity in f32 gives NaN: its parts are inf and inf - inf.
+// An infinity in f32 gives NaN.
 //
 // A tile is [1, rows, 1, cols] in the aligned layout: rows over the lanes, from lane 0.
 #pragma once
@@ -45,6 +45,7 @@ static inline operand_t take_operand(local_addr_t *next, int rows, int cols, dat
 // The f32 tile `src` as an operand; of a 16-bit type, rounded to it. `src` and `work`, of its size, are used up.
 static inline void set_operand(const operand_t *x, local_addr_t src, local_addr_t work, int rows, int cols) {
   const dim4 shape = {1, rows, 1, cols};
+  overflow_to_nan(src, work, &shape, x->dtype);
   for (int i = 0; i < x->parts; i++) {
     tpu_bdc_cast(x->part[i], src, &shape, NULL, NULL, x->dtype, DT_FP32, RM_HALF_TO_EVEN);
     if (i + 1 == x->parts) break;

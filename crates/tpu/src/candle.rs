@@ -7,6 +7,8 @@ use candle_core::op::{BinaryOpT, CmpOp, ReduceOp, UnaryOpT};
 use candle_core::scalar::Scalar;
 use candle_core::{CpuStorage, DType, DeviceLocation, Layout, Result, Shape, WithDType, bail};
 
+use tt_cpu::Write;
+
 use crate::ops::binary::{self, Function as Binary};
 use crate::ops::index::{self, Element};
 use crate::ops::unary::{self, Function as Unary};
@@ -253,7 +255,10 @@ impl BackendStorage for TpuStorage {
         l: &Layout,
         other_l: &Layout,
     ) -> Result<Self> {
-        self.on_cpu("matmul", |x| x.matmul(&other.to_host()?, bmnk, l, other_l))
+        let (batch, m, n, _) = bmnk;
+        let mut out = self.on().alloc(self.kind(), batch * m * n)?;
+        ops::matmul::matmul((self, l), (other, other_l), &mut out, Write::Assign)?;
+        Ok(out)
     }
 
     fn copy_strided_src(&self, dst: &mut Self, dst_offset: usize, l: &Layout) -> Result<()> {

@@ -48,10 +48,7 @@ impl FusedOps for TpuStorage {
     }
 
     fn matmul_into(a: Tpu, b: Tpu, out: &mut Self, mode: Write) -> Result<()> {
-        let (a, b) = (read(a)?, read(b)?);
-        write("matmul", [out], |[out]| {
-            CpuStorage::matmul_into(a.view(), b.view(), out, mode)
-        })
+        Ok(ops::matmul::matmul(a, b, out, mode)?)
     }
 
     fn broadcast_row_into(row: Tpu, rows: usize, out: &mut Self) -> Result<()> {

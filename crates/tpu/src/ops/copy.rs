@@ -46,7 +46,17 @@ pub(crate) struct Contiguous<'a> {
     layout: Cow<'a, Layout>,
 }
 
-impl Contiguous<'_> {
+impl<'a> Contiguous<'a> {
+    /// The view as it is, by a caller who has looked at its strides.
+    pub(crate) fn of(view: View<'a, TpuStorage>) -> Self {
+        let layout = Cow::Borrowed(view.1);
+        Self {
+            copy: None,
+            view,
+            layout,
+        }
+    }
+
     pub(crate) fn view(&self) -> View<'_, TpuStorage> {
         (self.copy.as_ref().unwrap_or(self.view.0), &self.layout)
     }

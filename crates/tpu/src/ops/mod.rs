@@ -5,6 +5,7 @@ pub(crate) mod binary;
 pub(crate) mod copy;
 pub(crate) mod fill;
 pub(crate) mod index;
+pub(crate) mod matmul;
 pub(crate) mod operand;
 pub(crate) mod reduce;
 pub(crate) mod unary;
@@ -17,6 +18,7 @@ pub(crate) fn kernels() -> impl Iterator<Item = (&'static str, usize)> {
         copy::KERNELS,
         fill::KERNELS,
         index::KERNELS,
+        matmul::KERNELS,
         reduce::KERNELS,
         unary::KERNELS,
         crate::plant::KERNELS,

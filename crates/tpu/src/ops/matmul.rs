@@ -1,0 +1,156 @@
+//! Products of batches of matrices.
+
+use candle_core::{DType, Layout};
+use tt_cpu::{View, Write};
+
+use crate::error::{Error, Result};
+use crate::launch::{code, kernels};
+use crate::ops::copy::contiguous;
+use crate::ops::fill::fill;
+use crate::ops::operand::ensure;
+use crate::storage::{TpuStorage, start};
+
+const BATCH_DIMS: usize = 4;
+
+kernels! {
+    Matmul = "matmul" {
+        a: u64,
+        b: u64,
+        out: u64,
+        a_batch: [i64; BATCH_DIMS],
+        b_batch: [i64; BATCH_DIMS],
+        batch: [i32; BATCH_DIMS],
+        m: i32,
+        n: i32,
+        k: i32,
+        a_ld: i32,
+        b_ld: i32,
+        a_trans: u32,
+        b_trans: u32,
+        a_dtype: u32,
+        b_dtype: u32,
+        dtype: u32,
+        out_dtype: u32,
+        accumulate: u32,
+    }
+}
+
+/// How the last two dims of an operand lie.
+struct Matrix {
+    ld: i32,
+    is_transposed: bool,
+}
+
+impl Matrix {
+    /// `None`: neither row- nor column-major.
+    fn of(layout: &Layout) -> Option<Self> {
+        let (dims, stride) = (layout.dims(), layout.stride());
+        let [.., rows, cols] = *dims else { return None };
+        let [.., down, across] = *stride else {
+            return None;
+        };
+        let matrix = |ld: usize, is_transposed| {
+            let ld = i32::try_from(ld).ok()?;
+            Some(Self { ld, is_transposed })
+        };
+        if (across == 1 || cols == 1) && (down >= cols || rows == 1) {
+            return matrix(down.max(cols), false);
+        }
+        if (down == 1 || rows == 1) && (across >= rows || cols == 1) {
+            return matrix(across.max(rows), true);
+        }
+        None
+    }
+}
+
+/// `out = a . b` or `out += a . b`, in the type of `a`; `out` f32 or of that type.
+pub(crate) fn matmul(
+    a: View<TpuStorage>,
+    b: View<TpuStorage>,
+    out: &mut TpuStorage,
+    write: Write,
+) -> Result<()> {
+    let (a_dims, b_dims) = (a.1.dims(), b.1.dims());
+    let misfit = || {
+        Err(Error::Operand(format!(
+            "matmul: {a_dims:?} and {b_dims:?} do not multiply"
+        )))
+    };
+    let ([a_batch @ .., m, k], [b_batch @ .., b_rows, n]) = (a_dims, b_dims) else {
+        return misfit();
+    };
+    if a_batch != b_batch || k != b_rows {
+        return misfit();
+    }
+    for dtype in [a.0.kind(), b.0.kind()] {
+        if !dtype.is_float() {
+            return Err(Error::DType(dtype));
+        }
+    }
+    let dtype = a.0.kind();
+    ensure!(
+        out.kind() == DType::F32 || out.kind() == dtype,
+        "matmul: a product of {dtype:?} into {:?}",
+        out.kind()
+    );
+    let count = a_batch.iter().product::<usize>() * m * n;
+    ensure!(
+        count <= out.len(),
+        "matmul: room for {} elements instead of {count}",
+        out.len()
+    );
+    if count == 0 {
+        return Ok(());
+    }
+    if *k == 0 {
+        return match write {
+            Write::Assign => fill(out, count, 0.0),
+            Write::Accumulate => Ok(()),
+        };
+    }
+    let (a, b) = (laid_out(a)?, laid_out(b)?);
+    let (a, b) = (a.view(), b.view());
+    let (left, right) = (Matrix::of(a.1), Matrix::of(b.1));
+    let (Some(left), Some(right)) = (left, right) else {
+        return misfit();
+    };
+    let narrow = |value: usize| i32::try_from(value).map_err(|_| Error::Narrow(value as i64));
+    let mut args = Matmul {
+        a: start(a),
+        b: start(b),
+        out: out.address_at(0),
+        batch: [1; BATCH_DIMS],
+        m: narrow(*m)?,
+        n: narrow(*n)?,
+        k: narrow(*k)?,
+        a_ld: left.ld,
+        b_ld: right.ld,
+        a_trans: left.is_transposed.into(),
+        b_trans: right.is_transposed.into(),
+        a_dtype: code(dtype)?,
+        b_dtype: code(b.0.kind())?,
+        dtype: code(dtype)?,
+        out_dtype: code(out.kind())?,
+        accumulate: (write == Write::Accumulate).into(),
+        ..Matmul::default()
+    };
+    ensure!(
+        a_batch.len() <= BATCH_DIMS,
+        "matmul: more than {BATCH_DIMS} batch dims in {a_dims:?}"
+    );
+    let first = BATCH_DIMS - a_batch.len();
+    for (i, size) in a_batch.iter().enumerate() {
+        args.batch[first + i] = narrow(*size)?;
+        args.a_batch[first + i] = a.1.stride()[i] as i64;
+        args.b_batch[first + i] = b.1.stride()[i] as i64;
+    }
+    out.on().launch(args)
+}
+
+/// The view itself if its matrices can be loaded as they lie, else a copy in order.
+fn laid_out(view: View<TpuStorage>) -> Result<crate::ops::copy::Contiguous> {
+    match Matrix::of(view.1) {
+        Some(_) => Ok(crate::ops::copy::Contiguous::of(view)),
+        None => contiguous(view),
+    }
+}
