@@ -48,7 +48,8 @@ fn a_failed_check_is_told_with_what_the_device_said_and_what_was_in_flight() {
         cd "$TPU_TRAIN_SESSION"
         echo '[ap] memory init ok' > device.log
         echo 'file.c:7: Assertion "0" failed.' >> device.log
-        printf 'launched 3 done 2 waits 1 for the queue\nstarted 3\n3 matmul [2, 3] f32\n' > flight
+        printf '%-255s\n' 'launched 3 done 2 waits 1 for the queue' > flight
+        printf '\003\000\000\000%251s\n%-255s\n' '' '3 matmul [2, 3] f32' >> flight
         exit 233"#;
     let error = run(DeviceConfig::default(), script).unwrap_err();
     for text in [

@@ -141,7 +141,7 @@ fn a_failed_check_in_a_kernel_is_told_with_its_launch_and_the_run_goes_on() {
 #[test]
 fn a_hang_is_ended_and_told_with_its_launch() {
     let Some(lab) = Lab::open() else { return };
-    let mut running = lab.start_faulty("hang", &[ENDLESS, "device.timeout_seconds=5"]);
+    let mut running = lab.start_faulty("hang", &[ENDLESS, "device.timeout_seconds=10"]);
     running.wait_for_rows(&lab.run, 2);
     lab.spring();
     running

@@ -19,7 +19,6 @@ use crate::launch::{Header, Kernel, dtype_code};
 use crate::ops::fill::Fill;
 use crate::plant::{self, Plant, PlantedAssert, PlantedHang};
 use crate::sdk::Sdk;
-use crate::stall;
 use crate::storage::TpuStorage;
 use crate::sys::{self, DevicePtr};
 use crate::{module, ops};
@@ -241,7 +240,7 @@ impl TpuDevice {
         state.sequence = state.sequence.wrapping_add(1);
         *args.header() = Header {
             state: state.words,
-            started: stall::started_address(),
+            started: state.flight.started_address(),
             sequence: state.sequence,
             reserved: 0,
         };
@@ -311,7 +310,6 @@ impl Inner {
             None => FlightRecord::off(),
         };
         let flight = Arc::new(flight);
-        stall::watch(&flight);
         let opening = flight.waiting("the device to open");
         let runtime = sys::Runtime::load(&sdk.library("libtpuv7_rt.so"))?;
         let mut stream = null_mut();

@@ -8,17 +8,24 @@
 //!
 //! ```text
 //! launched 1042 done 980 waits 177 for a copy to the host     odd: waiting now
-//! started 1017                                                as the device says; 0: not known
-//! 1024 matmul { m: 64, .. }                                   a ring of the last 256 launches
+//! ....                                                        4 bytes, little-endian: the launch at work; 0: not known
+//! 1024 matmul m=64 ..                                         a ring of the last 256 launches
 //! ```
+//!
+//! The launch at work cannot be asked for: a copy from the device, on whatever stream, waits for the launch that never ends.
+//! But the emulator runs in this process, so each of its kernels begins by leaving its number in a word of memory
+//! ([`FlightRecord::started_address`]), and that is a word of the file. Of a chip it is not known.
 //!
 //! A record that is [off](FlightRecord::off) costs a comparison. Errors of the file are ignored: they must not end a run.
 
 use std::fmt::{self, Display, Write};
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use rustix::mm::{MapFlags, ProtFlags, mmap};
 
 /// Of a line, its newline included.
 const LINE_BYTES: usize = 256;
@@ -27,10 +34,12 @@ const RING: u64 = 256;
 /// Lines before the ring.
 const HEADER_LINES: u64 = 2;
 
-/// The writing side. Launches and waits come from one thread at a time, [`started`](Self::started) from any.
+/// The writing side. Calls come from one thread at a time.
 #[derive(Debug)]
 pub struct FlightRecord {
     file: Option<File>,
+    /// Written by the emulator's threads.
+    started: &'static AtomicU32,
     launched: AtomicU64,
     done: AtomicU64,
     waits: AtomicU64,
@@ -39,8 +48,10 @@ pub struct FlightRecord {
 impl FlightRecord {
     /// A record that is not kept.
     pub fn off() -> Self {
+        static NOWHERE: AtomicU32 = AtomicU32::new(0);
         Self {
             file: None,
+            started: &NOWHERE,
             launched: AtomicU64::new(0),
             done: AtomicU64::new(0),
             waits: AtomicU64::new(0),
@@ -49,12 +60,16 @@ impl FlightRecord {
 
     /// A record in the file at `path`, which is made anew.
     pub fn create(path: &Path) -> io::Result<Self> {
+        let mut options = File::options();
+        let options = options.read(true).write(true).create(true).truncate(true);
+        let file = options.open(path)?;
+        file.set_len((HEADER_LINES + RING) * LINE_BYTES as u64)?;
         let record = Self {
-            file: Some(File::create(path)?),
+            started: map_started(&file)?,
+            file: Some(file),
             ..Self::off()
         };
         record.write_counts("");
-        record.started(0);
         Ok(record)
     }
 
@@ -84,9 +99,9 @@ impl FlightRecord {
         self.done.store(sequence, Ordering::Relaxed); // written with the next count
     }
 
-    /// The device has begun with launch number `sequence`.
-    pub fn started(&self, sequence: u64) {
-        self.write(1, format_args!("started {sequence}"));
+    /// Where a kernel of the emulator leaves its number when it begins.
+    pub fn started_address(&self) -> u64 {
+        self.started.as_ptr() as u64
     }
 
     /// From working to waiting, or back.
@@ -111,7 +126,18 @@ impl FlightRecord {
         };
         let mut bytes = Line::default();
         let _ = bytes.write_fmt(text); // ends early where the line is full
-        let _ = write_at(file, &bytes.0, line * LINE_BYTES as u64);
+        let _ = file.write_all_at(&bytes.0, line * LINE_BYTES as u64);
+    }
+}
+
+/// The second line's word, as memory: what is written to it is in the file, however the process ends.
+fn map_started(file: &File) -> io::Result<&'static AtomicU32> {
+    let (len, access) = (2 * LINE_BYTES, ProtFlags::READ | ProtFlags::WRITE);
+    // SAFETY: a new mapping of a file that is longer, and never unmapped. The word in it is aligned, and only ever read and
+    // written as a whole; others read it from the file.
+    unsafe {
+        let lines = mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, file, 0)?;
+        Ok(AtomicU32::from_ptr(lines.byte_add(LINE_BYTES).cast()))
     }
 }
 
@@ -151,13 +177,6 @@ impl Write for Line {
     }
 }
 
-fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
-    #[cfg(unix)]
-    return std::os::unix::fs::FileExt::write_all_at(file, bytes, offset);
-    #[cfg(windows)]
-    return std::os::windows::fs::FileExt::seek_write(file, bytes, offset).map(drop);
-}
-
 /// What a record says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Flight {
@@ -165,7 +184,7 @@ pub struct Flight {
     pub launched: u64,
     /// The last launch known to have run.
     pub done: u64,
-    /// The last launch that the device is known to have begun with.
+    /// The launch that the device has begun with, if that is known.
     pub started: Option<u64>,
     /// Changes whenever a wait begins or ends.
     pub waits: u64,
@@ -186,17 +205,17 @@ impl Flight {
     /// Reads the record at `path`. A line that makes no sense is passed over.
     pub fn read(path: &Path) -> io::Result<Self> {
         let bytes = std::fs::read(path)?;
-        let text = String::from_utf8_lossy(&bytes);
-        let mut lines = text.lines().map(str::trim_end);
+        let mut lines = bytes.chunks(LINE_BYTES);
         let mut flight = Self::default();
         if let Some(line) = lines.next() {
-            flight.read_counts(line);
+            flight.read_counts(&text(line));
         }
-        let started = lines.next().and_then(|line| line.strip_prefix("started "));
-        flight.started = started
-            .and_then(|text| text.parse().ok())
-            .filter(|&sequence| sequence > 0);
-        flight.launches = lines.filter_map(Launch::parse).collect();
+        let started = lines.next().and_then(|line| line.first_chunk());
+        let started = started.map_or(0, |word| u32::from_le_bytes(*word));
+        flight.started = (started > 0).then(|| started.into());
+        flight.launches = lines
+            .filter_map(|line| Launch::parse(&text(line)))
+            .collect();
         flight.launches.sort_by_key(|launch| launch.sequence);
         Ok(flight)
     }
@@ -219,12 +238,16 @@ impl Flight {
 
 impl Launch {
     fn parse(line: &str) -> Option<Self> {
-        let (sequence, text) = line.trim_start_matches('\0').split_once(' ')?;
+        let (sequence, text) = line.split_once(' ')?;
         Some(Self {
             sequence: sequence.parse().ok()?,
-            text: text.trim_end().to_owned(),
+            text: text.to_owned(),
         })
     }
+}
+
+fn text(line: &[u8]) -> String {
+    String::from_utf8_lossy(line).trim_end().to_owned()
 }
 
 #[cfg(test)]
@@ -262,7 +285,9 @@ mod tests {
         record.done(1);
         drop(record.launch(2, "b", ""));
         drop(record.launch(3, "c", ""));
-        record.started(2);
+        // SAFETY: the record lives.
+        let word = unsafe { AtomicU32::from_ptr(record.started_address() as *mut u32) };
+        word.store(2, Ordering::Relaxed); // as a kernel does
         let flight = read(&folder);
         assert_eq!((flight.launched, flight.done), (3, 1));
         assert_eq!(flight.started, Some(2));

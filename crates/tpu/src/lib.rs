@@ -14,7 +14,6 @@ mod module;
 mod ops;
 mod plant;
 pub mod sdk;
-mod stall;
 mod storage;
 pub mod streams;
 mod sys;
