@@ -53,10 +53,11 @@ impl Report {
             .as_deref()
             .map(|run| ending::command_line(&ending::again(arguments, run)));
         let text = tail(files);
+        let said = said(&text);
         let flight = Flight::read(&files.flight()).unwrap_or_default();
         Self {
-            headline: headline(end, &flight),
-            said: said(&text),
+            headline: headline(end, &flight, &said),
+            said,
             flight,
             log: (!text.is_empty()).then(|| log_to_keep(session)).flatten(),
             run,
@@ -134,19 +135,25 @@ impl Report {
     }
 }
 
-fn headline(end: &End, flight: &Flight) -> String {
+fn headline(end: &End, flight: &Flight, said: &[String]) -> String {
     let status = match end {
         End::Hang(waited) => {
-            let what = flight.waiting_for.as_deref().unwrap_or("it");
-            let seconds = waited.as_secs();
+            let what = flight.waiting_for.map(|what| format!(" for {what}"));
             return format!(
-                "the device hangs: the process waited {seconds} s for {what} (device.timeout_seconds) and was ended"
+                "the device hangs: the process waited {} s{} (device.timeout_seconds) and was ended",
+                waited.as_secs(),
+                what.unwrap_or_default()
             );
         }
         End::Exit(status) => status,
     };
     match (status.code(), status.signal()) {
-        (Some(EXIT_ASSERT), _) => "a check in a kernel failed, which ends the process".to_owned(),
+        // Its threads go on while it exits, and may crash before it is through.
+        _ if status.code() == Some(EXIT_ASSERT)
+            || said.iter().any(|line| is_failed_check(line)) =>
+        {
+            "a check in a kernel failed, which ends the process".to_owned()
+        }
         (Some(101), _) => "the process panicked: see above".to_owned(),
         (Some(code), _) => format!("the device's runtime ended the process with exit code {code}"),
         (None, Some(9)) => {
@@ -199,13 +206,16 @@ fn said(text: &str) -> Vec<String> {
             lines.push(line);
         }
     }
-    let is_error = |line: &String| line.contains("Assert") || line.contains("[ERR]");
-    match lines.iter().position(is_error) {
+    match lines.iter().position(|line| is_failed_check(line)) {
         Some(first) => lines.drain(..first),
         None => lines.drain(..lines.len().saturating_sub(SHOWN)),
     };
     lines.truncate(SHOWN);
     lines
+}
+
+fn is_failed_check(line: &str) -> bool {
+    line.contains("Assert") || line.contains("[ERR]")
 }
 
 fn is_noise(line: &str) -> bool {
@@ -226,6 +236,8 @@ fn without_core(line: &str) -> String {
 #[cfg(test)]
 mod tests {
     use std::process::ExitStatus;
+
+    use tt_tpu::flight::Wait;
 
     use super::*;
 
@@ -252,13 +264,21 @@ libtpuv7_emulator.so(tpu_data_type_size+0xee) [0x7fa9cb9c815e]
     }
 
     #[test]
+    fn a_crash_after_a_failed_check_is_a_failed_check() {
+        let crashed = End::Exit(ExitStatus::from_raw(11));
+        let headline = |said: &[String]| headline(&crashed, &Flight::default(), said);
+        assert!(headline(&said(ASSERT)).contains("a check in a kernel failed"));
+        assert!(headline(&[]).contains("signal 11"));
+    }
+
+    #[test]
     fn noise_alone_says_nothing() {
         assert_eq!(said("[ap] memory init ok\ndevice id:0 / 1\n\n"), [""; 0]);
     }
 
     fn report(flight: Flight) -> Report {
         Report {
-            headline: headline(&End::Exit(ExitStatus::from_raw(233 << 8)), &flight),
+            headline: headline(&End::Exit(ExitStatus::from_raw(233 << 8)), &flight, &[]),
             said: vec!["Assertion failed.".into(), "a frame".into()],
             flight,
             log: Some("run/device.log".into()),
@@ -279,7 +299,7 @@ libtpuv7_emulator.so(tpu_data_type_size+0xee) [0x7fa9cb9c815e]
             done: 38,
             launches: launches.collect(),
             waits: 1,
-            waiting_for: Some("the queue".into()),
+            waiting_for: Some(Wait::Launches),
             started: Some(39),
         };
         assert_eq!(

@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use tt_tpu::flight::{FlightRecord, Wait};
+
 use super::*;
 use crate::device::RestartConfig;
 
@@ -42,20 +44,34 @@ fn exit_code_0_out_of_order_is_a_failure() {
     assert!(error.contains("exit code 0"), "{error}");
 }
 
+/// The flight record of a process that has launched three kernels and waits for the third.
+fn waiting_in_launch_3() -> tempfile::NamedTempFile {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let record = FlightRecord::create(file.path()).unwrap();
+    for (sequence, op) in (1..).zip(["fill", "fill", "matmul"]) {
+        drop(record.launch(sequence, op, "[2, 3] f32"));
+    }
+    record.done(2);
+    std::mem::forget(record.waiting(Wait::Launches));
+    file
+}
+
 #[test]
 fn a_failed_check_is_told_with_what_the_device_said_and_what_was_in_flight() {
-    let script = r#"
-        cd "$TPU_TRAIN_SESSION"
+    let flight = waiting_in_launch_3();
+    let script = format!(
+        r#"cd "$TPU_TRAIN_SESSION"
         echo '[ap] memory init ok' > device.log
         echo 'file.c:7: Assertion "0" failed.' >> device.log
-        printf '%-255s\n' 'launched 3 done 2 waits 1 for the queue' > flight
-        printf '\003\000\000\000%251s\n%-255s\n' '' '3 matmul [2, 3] f32' >> flight
-        exit 233"#;
-    let error = run(DeviceConfig::default(), script).unwrap_err();
+        cp {} flight
+        exit 233"#,
+        flight.path().display()
+    );
+    let error = run(DeviceConfig::default(), &script).unwrap_err();
     for text in [
         "a check in a kernel failed",
         "it says: file.c:7: Assertion",
-        "at work: launch 3, matmul [2, 3] f32",
+        "launch 3, matmul [2, 3] f32",
     ] {
         assert!(error.contains(text), "no {text:?} in {error}");
     }
@@ -79,13 +95,15 @@ fn a_wait_without_end_is_ended() {
         timeout_seconds: Some(1),
         ..DeviceConfig::default()
     };
-    let script = r#"
-        printf 'launched 3 done 2 waits 1 for the queue\n' > "$TPU_TRAIN_SESSION/flight"
-        exec sleep 60"#;
+    let flight = waiting_in_launch_3();
+    let script = format!(
+        r#"cp {} "$TPU_TRAIN_SESSION/flight"; exec sleep 60"#,
+        flight.path().display()
+    );
     let started = Instant::now();
-    let error = run(device, script).unwrap_err();
+    let error = run(device, &script).unwrap_err();
     assert!(error.contains("the device hangs"), "{error}");
-    assert!(error.contains("for the queue"), "{error}");
+    assert!(error.contains("for the launches to end"), "{error}");
     assert!(started.elapsed() < Duration::from_secs(30));
 }
 

@@ -71,13 +71,15 @@ impl Watch {
 
 #[cfg(test)]
 mod tests {
+    use tt_tpu::flight::Wait;
+
     use super::*;
 
     fn flight(waits: u64, started: u64) -> Flight {
         Flight {
             waits,
             started: Some(started),
-            waiting_for: (waits % 2 == 1).then(String::new),
+            waiting_for: (waits % 2 == 1).then_some(Wait::Launches),
             ..Flight::default()
         }
     }

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use candle_core::DType;
 
 use crate::error::{Error, Result};
-use crate::flight::FlightRecord;
+use crate::flight::{FlightRecord, Wait};
 use crate::launch::{Header, Kernel, dtype_code};
 use crate::ops::fill::Fill;
 use crate::plant::{self, Plant, PlantedAssert, PlantedHang};
@@ -197,7 +197,7 @@ impl TpuDevice {
         // Kept until the next wait: the runtime reads it when the copy's turn comes.
         state.staging.push(data);
         let flight = state.flight.clone();
-        let _waiting = flight.waiting("a copy to the device");
+        let _waiting = flight.waiting(Wait::CopyToDevice);
         // SAFETY: the buffer at `address` is ours and of at least this size; the source lives in `staging`.
         let status =
             unsafe { (runtime.copy_to_device_async)(address as DevicePtr, source, bytes, stream) };
@@ -310,7 +310,7 @@ impl Inner {
             None => FlightRecord::off(),
         };
         let flight = Arc::new(flight);
-        let opening = flight.waiting("the device to open");
+        let opening = flight.waiting(Wait::Opening);
         let runtime = sys::Runtime::load(&sdk.library("libtpuv7_rt.so"))?;
         let mut stream = null_mut();
         // SAFETY: the order that the runtime asks for; the pointer is written once.
@@ -392,7 +392,7 @@ impl State {
     }
 
     fn copy_to_host(&self, runtime: &sys::Runtime, address: u64, out: &mut [u8]) -> Result<()> {
-        let _waiting = self.flight.waiting("a copy to the host");
+        let _waiting = self.flight.waiting(Wait::CopyToHost);
         copy_to_host(runtime, address, out)
     }
 
@@ -417,7 +417,7 @@ impl State {
 
     /// Waits for the stream, then asks whether a kernel found something wrong.
     fn wait(&mut self, runtime: &sys::Runtime) -> Result<()> {
-        let waiting = self.flight.waiting("the launches to end");
+        let waiting = self.flight.waiting(Wait::Launches);
         // SAFETY: the stream was made at opening.
         let status = unsafe { (runtime.stream_synchronize)(self.stream) };
         drop(waiting);

@@ -4,57 +4,98 @@
 //! before; and around each call that may block, that it waits. The file outlives the process, and another one reads it
 //! ([`Flight::read`]) while this one works or after.
 //!
-//! It is text in lines of [`LINE_BYTES`], each written in place by one `pwrite`, about a microsecond:
-//!
-//! ```text
-//! launched 1042 done 980 waits 177 for a copy to the host     odd: waiting now
-//! ....                                                        4 bytes, little-endian: the launch at work; 0: not known
-//! 1024 matmul m=64 ..                                         a ring of the last 256 launches
-//! ```
+//! It begins with [`Header`], mapped into memory, so that a count is one store. After it comes a ring of the last
+//! [`RING`] launches, a line of text each, written in place: `1024 matmul m=64 ..`. Together about a microsecond a launch,
+//! and a comparison where the record is [off](FlightRecord::off). Errors of the file are ignored: they must not end a
+//! run.
 //!
 //! The launch at work cannot be asked for: a copy from the device, on whatever stream, waits for the launch that never ends.
 //! But the emulator runs in this process, so each of its kernels begins by leaving its number in a word of memory
-//! ([`FlightRecord::started_address`]), and that is a word of the file. Of a chip it is not known.
-//!
-//! A record that is [off](FlightRecord::off) costs a comparison. Errors of the file are ignored: they must not end a run.
+//! ([`FlightRecord::started_address`]), and that is a word of the header. Of a chip it is not known.
 
 use std::fmt::{self, Display, Write};
 use std::fs::File;
 use std::io;
+use std::mem::offset_of;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 
-/// Of a line, its newline included.
+/// Of a line, its newline included. The header takes up one.
 const LINE_BYTES: usize = 256;
 /// Launches that are remembered: as many as may be queued.
 const RING: u64 = 256;
-/// Lines before the ring.
-const HEADER_LINES: u64 = 2;
+
+/// The counts at the beginning of the file, in the byte order of the machine.
+#[derive(Debug)]
+#[repr(C)]
+struct Header {
+    /// The launch at work, written by the emulator; 0: not known.
+    started: AtomicU32,
+    /// A [`Wait`], while `waits` is odd.
+    waiting_for: AtomicU32,
+    /// Counts beginnings and ends of waits.
+    waits: AtomicU64,
+    launched: AtomicU64,
+    done: AtomicU64,
+}
+
+/// What a call that may block waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Wait {
+    Opening,
+    /// A launch, while the queue is full.
+    Queue,
+    Launches,
+    CopyToDevice,
+    CopyToHost,
+}
+
+impl Wait {
+    const ALL: [Self; 5] = [
+        Self::Opening,
+        Self::Queue,
+        Self::Launches,
+        Self::CopyToDevice,
+        Self::CopyToHost,
+    ];
+}
+
+impl Display for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Opening => "the device to open",
+            Self::Queue => "room in the queue of launches",
+            Self::Launches => "the launches to end",
+            Self::CopyToDevice => "a copy to the device",
+            Self::CopyToHost => "a copy to the host",
+        })
+    }
+}
 
 /// The writing side. Calls come from one thread at a time.
 #[derive(Debug)]
 pub struct FlightRecord {
     file: Option<File>,
-    /// Written by the emulator's threads.
-    started: &'static AtomicU32,
-    launched: AtomicU64,
-    done: AtomicU64,
-    waits: AtomicU64,
+    header: &'static Header,
 }
 
 impl FlightRecord {
     /// A record that is not kept.
     pub fn off() -> Self {
-        static NOWHERE: AtomicU32 = AtomicU32::new(0);
-        Self {
-            file: None,
-            started: &NOWHERE,
+        static NOWHERE: Header = Header {
+            started: AtomicU32::new(0),
+            waiting_for: AtomicU32::new(0),
+            waits: AtomicU64::new(0),
             launched: AtomicU64::new(0),
             done: AtomicU64::new(0),
-            waits: AtomicU64::new(0),
+        };
+        Self {
+            file: None,
+            header: &NOWHERE,
         }
     }
 
@@ -63,81 +104,57 @@ impl FlightRecord {
         let mut options = File::options();
         let options = options.read(true).write(true).create(true).truncate(true);
         let file = options.open(path)?;
-        file.set_len((HEADER_LINES + RING) * LINE_BYTES as u64)?;
-        let record = Self {
-            started: map_started(&file)?,
+        file.set_len((1 + RING) * LINE_BYTES as u64)?;
+        Ok(Self {
+            header: map_header(&file)?,
             file: Some(file),
-            ..Self::off()
-        };
-        record.write_counts("");
-        Ok(record)
-    }
-
-    pub fn is_on(&self) -> bool {
-        self.file.is_some()
+        })
     }
 
     /// Writes down launch number `sequence` (they count from 1) of the kernel `op`, with its shapes and types in `detail`. The
     /// result is held during the call, which blocks when the queue is full.
     pub fn launch(&self, sequence: u64, op: &str, detail: impl Display) -> Waiting<'_> {
-        if self.is_on() {
-            let line = HEADER_LINES + sequence % RING;
-            self.write(line, format_args!("{sequence} {op} {detail}"));
-            self.launched.store(sequence, Ordering::Relaxed);
+        if let Some(file) = &self.file {
+            let mut line = Line::default();
+            // Ends early where the line is full.
+            let _ = write!(line, "{sequence} {op} {detail}");
+            let _ = file.write_all_at(&line.0, (1 + sequence % RING) * LINE_BYTES as u64);
+            self.header.launched.store(sequence, Relaxed);
         }
-        self.waiting("room in the queue")
+        self.waiting(Wait::Queue)
     }
 
     /// Says that the process waits for the device, until the result is dropped.
-    pub fn waiting(&self, what: &str) -> Waiting<'_> {
-        self.turn(what);
+    pub fn waiting(&self, wait: Wait) -> Waiting<'_> {
+        if self.file.is_some() {
+            self.header.waiting_for.store(wait as u32, Relaxed);
+            self.header.waits.fetch_add(1, Relaxed);
+        }
         Waiting(self)
     }
 
     /// Launch number `sequence` and all before it have run.
     pub fn done(&self, sequence: u64) {
-        self.done.store(sequence, Ordering::Relaxed); // written with the next count
+        if self.file.is_some() {
+            self.header.done.store(sequence, Relaxed);
+        }
     }
 
     /// Where a kernel of the emulator leaves its number when it begins.
     pub fn started_address(&self) -> u64 {
-        self.started.as_ptr() as u64
-    }
-
-    /// From working to waiting, or back.
-    fn turn(&self, what: &str) {
-        if self.is_on() {
-            self.waits.fetch_add(1, Ordering::Relaxed);
-            self.write_counts(what);
-        }
-    }
-
-    fn write_counts(&self, what: &str) {
-        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let (launched, done) = (count(&self.launched), count(&self.done));
-        let waits = count(&self.waits);
-        let text = format_args!("launched {launched} done {done} waits {waits} for {what}");
-        self.write(0, text);
-    }
-
-    fn write(&self, line: u64, text: fmt::Arguments) {
-        let Some(file) = &self.file else {
-            return;
-        };
-        let mut bytes = Line::default();
-        let _ = bytes.write_fmt(text); // ends early where the line is full
-        let _ = file.write_all_at(&bytes.0, line * LINE_BYTES as u64);
+        self.header.started.as_ptr() as u64
     }
 }
 
-/// The second line's word, as memory: what is written to it is in the file, however the process ends.
-fn map_started(file: &File) -> io::Result<&'static AtomicU32> {
-    let (len, access) = (2 * LINE_BYTES, ProtFlags::READ | ProtFlags::WRITE);
-    // SAFETY: a new mapping of a file that is longer, and never unmapped. The word in it is aligned, and only ever read and
-    // written as a whole; others read it from the file.
+/// What is written to this header is in the file, however the process ends.
+fn map_header(file: &File) -> io::Result<&'static Header> {
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping of a file of that length, never unmapped, aligned to a page. All bytes of it are valid in the
+    // header's atomics; others only read them, from the file.
     unsafe {
-        let lines = mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, file, 0)?;
-        Ok(AtomicU32::from_ptr(lines.byte_add(LINE_BYTES).cast()))
+        let start = std::ptr::null_mut();
+        let header = mmap(start, LINE_BYTES, access, MapFlags::SHARED, file, 0)?;
+        Ok(&*header.cast::<Header>())
     }
 }
 
@@ -148,7 +165,9 @@ pub struct Waiting<'a>(&'a FlightRecord);
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.0.turn("");
+        if self.0.file.is_some() {
+            self.0.header.waits.fetch_add(1, Relaxed);
+        }
     }
 }
 
@@ -189,7 +208,7 @@ pub struct Flight {
     /// Changes whenever a wait begins or ends.
     pub waits: u64,
     /// What the process waits for, if it does.
-    pub waiting_for: Option<String>,
+    pub waiting_for: Option<Wait>,
     /// The last launches, in their order.
     pub launches: Vec<Launch>,
 }
@@ -207,47 +226,36 @@ impl Flight {
         let bytes = std::fs::read(path)?;
         let mut lines = bytes.chunks(LINE_BYTES);
         let mut flight = Self::default();
-        if let Some(line) = lines.next() {
-            flight.read_counts(&text(line));
+        if let Some(header) = lines.next().and_then(|line| line.first_chunk()) {
+            flight.read_header(header);
         }
-        let started = lines.next().and_then(|line| line.first_chunk());
-        let started = started.map_or(0, |word| u32::from_le_bytes(*word));
-        flight.started = (started > 0).then(|| started.into());
-        flight.launches = lines
-            .filter_map(|line| Launch::parse(&text(line)))
-            .collect();
+        flight.launches = lines.filter_map(Launch::parse).collect();
         flight.launches.sort_by_key(|launch| launch.sequence);
         Ok(flight)
     }
 
-    fn read_counts(&mut self, line: &str) {
-        let (counts, what) = line.split_once(" for").unwrap_or((line, ""));
-        let mut words = counts.split(' ');
-        while let (Some(name), Some(value)) = (words.next(), words.next()) {
-            let value = value.parse().unwrap_or_default();
-            match name {
-                "launched" => self.launched = value,
-                "done" => self.done = value,
-                "waits" => self.waits = value,
-                _ => {}
-            }
-        }
-        self.waiting_for = (self.waits % 2 == 1).then(|| what.trim().to_owned());
+    fn read_header(&mut self, header: &[u8; size_of::<Header>()]) {
+        let word = |at: usize| u32::from_ne_bytes(header[at..at + 4].try_into().expect("4 bytes"));
+        let count = |at: usize| u64::from_ne_bytes(header[at..at + 8].try_into().expect("8 bytes"));
+        let started = word(offset_of!(Header, started));
+        self.started = (started > 0).then(|| started.into());
+        self.waits = count(offset_of!(Header, waits));
+        self.launched = count(offset_of!(Header, launched));
+        self.done = count(offset_of!(Header, done));
+        let what = word(offset_of!(Header, waiting_for)) as usize;
+        self.waiting_for = Wait::ALL.get(what).copied().filter(|_| self.waits % 2 == 1);
     }
 }
 
 impl Launch {
-    fn parse(line: &str) -> Option<Self> {
-        let (sequence, text) = line.split_once(' ')?;
+    fn parse(line: &[u8]) -> Option<Self> {
+        let line = String::from_utf8_lossy(line);
+        let (sequence, text) = line.trim_end().split_once(' ')?;
         Some(Self {
             sequence: sequence.parse().ok()?,
             text: text.to_owned(),
         })
     }
-}
-
-fn text(line: &[u8]) -> String {
-    String::from_utf8_lossy(line).trim_end().to_owned()
 }
 
 #[cfg(test)]
@@ -287,7 +295,7 @@ mod tests {
         drop(record.launch(3, "c", ""));
         // SAFETY: the record lives.
         let word = unsafe { AtomicU32::from_ptr(record.started_address() as *mut u32) };
-        word.store(2, Ordering::Relaxed); // as a kernel does
+        word.store(2, Relaxed); // as a kernel does
         let flight = read(&folder);
         assert_eq!((flight.launched, flight.done), (3, 1));
         assert_eq!(flight.started, Some(2));
@@ -296,9 +304,9 @@ mod tests {
     #[test]
     fn a_wait_is_seen_while_it_lasts() {
         let (folder, record) = record();
-        let waiting = record.waiting("a copy to the host");
+        let waiting = record.waiting(Wait::CopyToHost);
         let during = read(&folder);
-        assert_eq!(during.waiting_for.as_deref(), Some("a copy to the host"));
+        assert_eq!(during.waiting_for, Some(Wait::CopyToHost));
         drop(waiting);
         let after = read(&folder);
         assert_eq!(after.waiting_for, None);
