@@ -73,6 +73,11 @@ fn error(m: usize, k: usize, n: usize, trans: [bool; 2], dtypes: [DType; 3], wri
         .fold(0.0, f64::max)
 }
 
+/// Of a sum of f32 over the longest inner dim here; the emulator adds up products of f16 less exactly than those of bf16.
+fn tolerance(dtype: DType) -> f64 {
+    if dtype == DType::F16 { 4e-6 } else { 1e-6 }
+}
+
 #[test]
 fn products_of_odd_sizes_and_all_transposes_are_exact_to_a_rounding_of_f32() {
     if device().is_none() {
@@ -97,7 +102,7 @@ fn products_of_odd_sizes_and_all_transposes_are_exact_to_a_rounding_of_f32() {
                 ] {
                     let error = error(m, k, n, trans, [dtype, dtype, out], write);
                     assert!(
-                        error < 1e-6,
+                        error < tolerance(dtype),
                         "{dtype:?} {m}x{k}x{n} {trans:?} {out:?} {write:?}: {error:.1e}"
                     );
                 }
