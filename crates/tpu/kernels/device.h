@@ -122,6 +122,7 @@ void tpu_bdc_equal(local_addr_t dst, local_addr_t a, local_addr_t b, scalar_t tr
 void tpu_bdc_less(local_addr_t dst, local_addr_t a, local_addr_t b, scalar_t true_val, const dim4 *shape, const dim4 *dst_stride, const dim4 *a_stride, const dim4 *b_stride, data_type_t dst_dtype, data_type_t src_dtype);
 void tpu_bdc_greater_C(local_addr_t dst, local_addr_t src, scalar_t value, scalar_t true_val, const dim4 *shape, const dim4 *dst_stride, const dim4 *src_stride, data_type_t dst_dtype, data_type_t src_dtype);
 void tpu_bdc_less_C(local_addr_t dst, local_addr_t src, scalar_t value, scalar_t true_val, const dim4 *shape, const dim4 *dst_stride, const dim4 *src_stride, data_type_t dst_dtype, data_type_t src_dtype);
+void tpu_bdc_equal_C(local_addr_t dst, local_addr_t src, scalar_t value, scalar_t true_val, const dim4 *shape, const dim4 *dst_stride, const dim4 *src_stride, data_type_t dst_dtype, data_type_t src_dtype);
 // dst = a > b ? c : d.
 void tpu_bdc_greater_select(local_addr_t dst, const variable_t *a, const variable_t *b, const variable_t *c, const variable_t *d, const dim4 *shape, data_type_t ab_dtype, data_type_t dst_dtype);
 void tpu_bdc_equal_select(local_addr_t dst, const variable_t *a, const variable_t *b, const variable_t *c, const variable_t *d, const dim4 *shape, data_type_t ab_dtype, data_type_t dst_dtype);

@@ -64,10 +64,7 @@ impl FusedOps for TpuStorage {
     }
 
     fn rms_norm(x: Tpu, weight: Tpu, eps: f32, y: &mut Self, inv_rms: &mut Self) -> Result<()> {
-        let (x, weight) = (read(x)?, read(weight)?);
-        write("rms_norm", [y, inv_rms], |[y, inv_rms]| {
-            CpuStorage::rms_norm(x.view(), weight.view(), eps, y, inv_rms)
-        })
+        Ok(ops::norm::rms_norm(x, weight, eps, y, inv_rms)?)
     }
 
     fn rms_norm_backward(
@@ -78,34 +75,13 @@ impl FusedOps for TpuStorage {
         dx: Option<&mut Self>,
         dweight: Option<(&mut Self, Write)>,
     ) -> Result<()> {
-        let (x, weight, inv_rms, dy) = (read(x)?, read(weight)?, read(inv_rms)?, read(dy)?);
-        let run = |dx: Option<&mut CpuStorage>, dweight: Option<(&mut CpuStorage, Write)>| {
-            let (x, weight) = (x.view(), weight.view());
-            CpuStorage::rms_norm_backward(x, weight, inv_rms.view(), dy.view(), dx, dweight)
-        };
-        if let Some(dx) = dx {
-            write("rms_norm_backward", [dx], |[dx]| run(Some(dx), None))?;
-        }
-        if let Some((dweight, mode)) = dweight {
-            write("rms_norm_backward", [dweight], |[dw]| {
-                run(None, Some((dw, mode)))
-            })?;
-        }
-        Ok(())
+        Ok(ops::norm::rms_norm_backward(
+            x, weight, inv_rms, dy, dx, dweight,
+        )?)
     }
 
     fn rope(x: Tpu, cos: Tpu, sin: Tpu, positions: Tpu, inverse: bool, y: &mut Self) -> Result<()> {
-        let (x, cos, sin, positions) = (read(x)?, read(cos)?, read(sin)?, read(positions)?);
-        write("rope", [y], |[y]| {
-            CpuStorage::rope(
-                x.view(),
-                cos.view(),
-                sin.view(),
-                positions.view(),
-                inverse,
-                y,
-            )
-        })
+        Ok(ops::rope::rope(x, cos, sin, positions, inverse, y)?)
     }
 
     fn swiglu(gate: Tpu, up: Tpu, y: &mut Self) -> Result<()> {
@@ -170,40 +146,9 @@ impl FusedOps for TpuStorage {
         dhidden: Option<&mut Self>,
         dweight: Option<&mut Self>,
     ) -> Result<()> {
-        let (hidden, weight, labels) = (read(hidden)?, read(weight)?, read(labels)?);
-        let (hidden, weight, labels) = (hidden.view(), weight.view(), labels.view());
-        let run = CpuStorage::linear_cross_entropy;
-        write("linear_cross_entropy", [totals], |[totals]| {
-            run(params, hidden, weight, labels, totals, None, None)
-        })?;
-        let mut totals = tt_cpu::pool::take(candle_core::DType::F32, 3);
-        if let Some(dhidden) = dhidden {
-            write("linear_cross_entropy", [dhidden], |[dhidden]| {
-                run(
-                    params,
-                    hidden,
-                    weight,
-                    labels,
-                    &mut totals,
-                    Some(dhidden),
-                    None,
-                )
-            })?;
-        }
-        if let Some(dweight) = dweight {
-            write("linear_cross_entropy", [dweight], |[dweight]| {
-                run(
-                    params,
-                    hidden,
-                    weight,
-                    labels,
-                    &mut totals,
-                    None,
-                    Some(dweight),
-                )
-            })?;
-        }
-        Ok(())
+        Ok(ops::cross_entropy::linear_cross_entropy(
+            params, hidden, weight, labels, totals, dhidden, dweight,
+        )?)
     }
 
     fn embedding(weight: Tpu, ids: Tpu, y: &mut Self) -> Result<()> {

@@ -70,6 +70,17 @@ pub(crate) fn matmul(
     out: &mut TpuStorage,
     write: Write,
 ) -> Result<()> {
+    matmul_at(a, b, out, 0, write)
+}
+
+/// The same, into `out` from its element `offset` on.
+pub(crate) fn matmul_at(
+    a: View<TpuStorage>,
+    b: View<TpuStorage>,
+    out: &mut TpuStorage,
+    offset: usize,
+    write: Write,
+) -> Result<()> {
     let (a_dims, b_dims) = (a.1.dims(), b.1.dims());
     let misfit = || {
         Err(Error::Operand(format!(
@@ -95,7 +106,7 @@ pub(crate) fn matmul(
     );
     let count = a_batch.iter().product::<usize>() * m * n;
     ensure!(
-        count <= out.len(),
+        offset + count <= out.len(),
         "matmul: room for {} elements instead of {count}",
         out.len()
     );
@@ -104,6 +115,7 @@ pub(crate) fn matmul(
     }
     if *k == 0 {
         return match write {
+            Write::Assign if offset > 0 => misfit(),
             Write::Assign => fill(out, count, 0.0),
             Write::Accumulate => Ok(()),
         };
@@ -118,7 +130,7 @@ pub(crate) fn matmul(
     let mut args = Matmul {
         a: start(a),
         b: start(b),
-        out: out.address_at(0),
+        out: out.address_at(offset),
         batch: [1; BATCH_DIMS],
         m: narrow(*m)?,
         n: narrow(*n)?,

@@ -3,11 +3,14 @@
 pub(crate) mod attention;
 pub(crate) mod binary;
 pub(crate) mod copy;
+pub(crate) mod cross_entropy;
 pub(crate) mod fill;
 pub(crate) mod index;
 pub(crate) mod matmul;
+pub(crate) mod norm;
 pub(crate) mod operand;
 pub(crate) mod reduce;
+pub(crate) mod rope;
 pub(crate) mod unary;
 
 /// Name and bytes of the arguments of every kernel.
@@ -16,10 +19,13 @@ pub(crate) fn kernels() -> impl Iterator<Item = (&'static str, usize)> {
         attention::KERNELS,
         binary::KERNELS,
         copy::KERNELS,
+        cross_entropy::KERNELS,
         fill::KERNELS,
         index::KERNELS,
         matmul::KERNELS,
+        norm::KERNELS,
         reduce::KERNELS,
+        rope::KERNELS,
         unary::KERNELS,
         crate::plant::KERNELS,
     ]

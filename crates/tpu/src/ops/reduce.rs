@@ -196,7 +196,7 @@ pub(crate) fn broadcast_row(row: View<TpuStorage>, count: usize, y: &mut TpuStor
 }
 
 /// Reduces `count` rows of `len` elements at `x` to `y[slot ..]`.
-fn rows(
+pub(crate) fn rows(
     op: Op,
     x: u64,
     dtype: DType,

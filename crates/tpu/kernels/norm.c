@@ -1,0 +1,144 @@
+// RMS normalisation of the rows of x [rows, dim], and its gradients, in f32.
+//
+// rms_norm:          inv_rms = 1 / sqrt(mean(x^2) + eps), y = x inv_rms weight.
+// rms_norm_backward: dx = inv_rms dy weight - x inv_rms^3 / dim * sum(dy weight x), and where asked for the matrix
+//                    dy x inv_rms, whose column sums are the gradient of weight.
+// Rows lie over the lanes, several in each if they are short; long ones pass through in pieces, once to be summed and once more.
+#include "rows.h"
+
+typedef struct {
+  launch_t launch;
+  uint64_t x;
+  uint64_t weight;   // f32
+  uint64_t inv_rms;  // f32 [rows]
+  uint64_t y;
+  int64_t rows;
+  int64_t dim;
+  float eps;
+  uint32_t x_dtype;
+  uint32_t y_dtype;
+  uint32_t reserved;
+} rms_norm_t;
+
+typedef struct {
+  launch_t launch;
+  uint64_t x;
+  uint64_t weight;
+  uint64_t inv_rms;
+  uint64_t dy;
+  uint64_t dx;        // 0: not wanted; of x's type
+  uint64_t products;  // 0: not wanted; f32 [rows, dim]
+  int64_t rows;
+  int64_t dim;
+  uint32_t x_dtype;
+  uint32_t dy_dtype;
+} rms_norm_backward_t;
+
+#define PIECE 4096
+#define PIECE_BYTES (PIECE * 4)
+#define MAX_ROWS_A_LANE 64
+#define ROW_BYTES (MAX_ROWS_A_LANE * 64)
+
+enum { X = 0, RAW = PIECE_BYTES, WEIGHT = 2 * PIECE_BYTES, DY = 3 * PIECE_BYTES, WORK = 4 * PIECE_BYTES,
+       SUM = 5 * PIECE_BYTES, PART = SUM + ROW_BYTES, INV = PART + ROW_BYTES, SPARE = INV + ROW_BYTES };
+
+static int rows_at_once(long long dim) {
+  return LANES * MIN(MAX_ROWS_A_LANE, PIECE_BYTES / (int)MIN(PIECE_BYTES, ALIGN(dim * 4, 64)));
+}
+
+static void load_rows(local_addr_t to, uint64_t from, data_type_t dtype, long long dim, long long row, long long at, const dim4 *shape) {
+  const dim4 stride = {0, (int)dim, 0, 1};
+  load_f32(to, RAW, from + (row * dim + at) * dtype_bytes(dtype), shape, &stride, dtype);
+}
+
+static void store_rows(uint64_t to, local_addr_t from, data_type_t dtype, long long dim, long long row, long long at, const dim4 *shape) {
+  const dim4 stride = {0, (int)dim, 0, 1};
+  store_f32(to + (row * dim + at) * dtype_bytes(dtype), from, RAW, shape, &stride, dtype);
+}
+
+// The same piece of the weight in every lane; the stride repeats it for all rows of a lane.
+static dim4 load_weight(uint64_t weight, long long at, int w) {
+  const dim4 shape = {1, LANES, 1, w};
+  dim4 stride;
+  tpu_gdma_channel_bcast_S2L(WEIGHT, weight + at * 4, &shape, NULL, NULL, DT_FP32);
+  tpu_aligned_stride(&stride, 0, &shape, DT_FP32);
+  stride.c = 0;
+  return stride;
+}
+
+// Adds the row sums of a piece, which is used up, to SUM.
+static void add_to_sum(local_addr_t piece, bool is_first, int c, int w) {
+  const dim4 one = {1, c, 1, 1};
+  reduce_row(ROW_SUM, is_first ? SUM : PART, piece, c, w);
+  if (!is_first) tpu_bdc_fp_add(SUM, SUM, PART, &one, NULL, NULL, NULL, DT_FP32);
+}
+
+KERNEL(rms_norm, rms_norm_t) {
+  const span_t span = core_span(a->rows, 1);
+  const int at_once = rows_at_once(a->dim);
+  for (long long row = span.start; row < span.end; row += at_once) {
+    const int c = (int)MIN(at_once, span.end - row);
+    const dim4 one = {1, c, 1, 1}, scalar = row_stride(c);
+    for (long long at = 0; at < a->dim; at += PIECE) {
+      const dim4 shape = {1, c, 1, (int)MIN(PIECE, a->dim - at)};
+      load_rows(X, a->x, a->x_dtype, a->dim, row, at, &shape);
+      tpu_bdc_fp_mul(WORK, X, X, &shape, NULL, NULL, NULL, DT_FP32);
+      add_to_sum(WORK, at == 0, c, shape.w);
+    }
+    tpu_bdc_fp_mul_C(SUM, SUM, f32_scalar(1.f / a->dim), &one, NULL, NULL, DT_FP32);
+    tpu_bdc_fp_add_C(SUM, SUM, f32_scalar(a->eps), &one, NULL, NULL, DT_FP32);
+    tpu_bdc_fp_sqrt(INV, SUM, &one, DT_FP32);
+    tpu_bdc_fp32_C_div(INV, INV, 1.f, &one, NULL, NULL);
+    tpu_gdma_cpy_L2S(a->inv_rms + row * 4, INV, &one, NULL, NULL, DT_FP32);
+    for (long long at = 0; at < a->dim; at += PIECE) {
+      const dim4 shape = {1, c, 1, (int)MIN(PIECE, a->dim - at)};
+      const dim4 repeat = load_weight(a->weight, at, shape.w);
+      if (a->dim > PIECE) load_rows(X, a->x, a->x_dtype, a->dim, row, at, &shape);
+      tpu_bdc_fp_mul(X, X, INV, &shape, NULL, NULL, &scalar, DT_FP32);
+      tpu_bdc_fp_mul(X, X, WEIGHT, &shape, NULL, NULL, &repeat, DT_FP32);
+      store_rows(a->y, X, a->y_dtype, a->dim, row, at, &shape);
+    }
+  }
+}
+
+KERNEL(rms_norm_backward, rms_norm_backward_t) {
+  const span_t span = core_span(a->rows, 1);
+  const int at_once = rows_at_once(a->dim);
+  for (long long row = span.start; row < span.end; row += at_once) {
+    const int c = (int)MIN(at_once, span.end - row);
+    const dim4 one = {1, c, 1, 1}, scalar = row_stride(c);
+    tpu_gdma_cpy_S2L(INV, a->inv_rms + row * 4, &one, NULL, NULL, DT_FP32);
+    for (long long at = 0; at < a->dim; at += PIECE) {
+      const dim4 shape = {1, c, 1, (int)MIN(PIECE, a->dim - at)};
+      const dim4 repeat = load_weight(a->weight, at, shape.w);
+      load_rows(X, a->x, a->x_dtype, a->dim, row, at, &shape);
+      load_rows(DY, a->dy, a->dy_dtype, a->dim, row, at, &shape);
+      tpu_bdc_fp_mul(WORK, DY, X, &shape, NULL, NULL, NULL, DT_FP32);
+      if (a->products) {
+        tpu_bdc_fp_mul(RAW, WORK, INV, &shape, NULL, NULL, &scalar, DT_FP32);
+        const dim4 stride = {0, (int)a->dim, 0, 1};
+        tpu_gdma_cpy_L2S(a->products + (row * a->dim + at) * 4, RAW, &shape, &stride, NULL, DT_FP32);
+      }
+      tpu_bdc_fp_mul(WORK, WORK, WEIGHT, &shape, NULL, NULL, &repeat, DT_FP32);
+      add_to_sum(WORK, at == 0, c, shape.w);
+    }
+    if (!a->dx) continue;
+    // sum inv^2 / dim; what is left of inv^3 is the factor of both terms.
+    tpu_bdc_fp_mul(PART, INV, INV, &one, NULL, NULL, NULL, DT_FP32);
+    tpu_bdc_fp_mul(SUM, SUM, PART, &one, NULL, NULL, NULL, DT_FP32);
+    tpu_bdc_fp_mul_C(SUM, SUM, f32_scalar(1.f / a->dim), &one, NULL, NULL, DT_FP32);
+    for (long long at = 0; at < a->dim; at += PIECE) {
+      const dim4 shape = {1, c, 1, (int)MIN(PIECE, a->dim - at)};
+      const dim4 repeat = load_weight(a->weight, at, shape.w);
+      if (a->dim > PIECE) {
+        load_rows(X, a->x, a->x_dtype, a->dim, row, at, &shape);
+        load_rows(DY, a->dy, a->dy_dtype, a->dim, row, at, &shape);
+      }
+      tpu_bdc_fp_mul(DY, DY, WEIGHT, &shape, NULL, NULL, &repeat, DT_FP32);
+      tpu_bdc_fp_mul(X, X, SUM, &shape, NULL, NULL, &scalar, DT_FP32);
+      tpu_bdc_fp_sub(DY, DY, X, &shape, NULL, NULL, NULL, DT_FP32);
+      tpu_bdc_fp_mul(DY, DY, INV, &shape, NULL, NULL, &scalar, DT_FP32);
+      store_rows(a->dx, DY, a->x_dtype, a->dim, row, at, &shape);
+    }
+  }
+}

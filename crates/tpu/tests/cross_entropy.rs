@@ -1,0 +1,157 @@
+//! The language-model loss and its gradients against the CPU's.
+
+mod common;
+
+use candle_core::backend::BackendStorage;
+use candle_core::{CpuStorage, DType, Layout};
+use common::{device, fallbacks, launches, stored, unit_roundoff, upload, widened};
+use tt_cpu::{CrossEntropyParams, FusedOps};
+use tt_tpu::TpuStorage;
+
+fn numbers(len: usize, seed: usize) -> Vec<f32> {
+    (0..len)
+        .map(|i| ((i * 7919 + i / 613 + seed * 331) % 1013) as f32 / 500.0 - 1.0)
+        .collect()
+}
+
+fn relative_l2(ours: &TpuStorage, truth: &CpuStorage) -> f64 {
+    let (ours, truth) = (widened(&ours.to_cpu_storage().unwrap()), widened(truth));
+    assert_eq!(ours.len(), truth.len());
+    let square = |x: f64| x * x;
+    let size: f64 = truth.iter().map(|x| square(f64::from(*x))).sum();
+    let error: f64 = ours
+        .iter()
+        .zip(&truth)
+        .map(|(a, b)| square(f64::from(*a) - f64::from(*b)))
+        .sum();
+    (error / size.max(1e-30)).sqrt()
+}
+
+fn check(rows: usize, dim: usize, vocab: usize, params: CrossEntropyParams, dtype: DType) {
+    let Some(device) = device() else { return };
+    let (hidden, weight) = (
+        stored(dtype, numbers(rows * dim, 1)),
+        CpuStorage::F32(numbers(vocab * dim, 2)),
+    );
+    let label = |i: usize| {
+        if i % 5 == 3 {
+            -100
+        } else {
+            (i * 37 % vocab) as i64
+        }
+    };
+    let labels = CpuStorage::I64((0..rows).map(label).collect());
+    let layouts = [
+        Layout::contiguous((rows, dim)),
+        Layout::contiguous((vocab, dim)),
+        Layout::contiguous(rows),
+    ];
+    let mut totals = CpuStorage::F32(vec![0.0; 3]);
+    let mut dhidden = stored(dtype, vec![0.0; rows * dim]);
+    let mut dweight = CpuStorage::F32(vec![0.0; vocab * dim]);
+    let [mut our_totals, mut our_dhidden, mut our_dweight] =
+        [&totals, &dhidden, &dweight].map(|host| upload(device, host));
+    CpuStorage::linear_cross_entropy(
+        &params,
+        (&hidden, &layouts[0]),
+        (&weight, &layouts[1]),
+        (&labels, &layouts[2]),
+        &mut totals,
+        Some(&mut dhidden),
+        Some(&mut dweight),
+    )
+    .unwrap();
+    let [hidden, weight, labels] = [&hidden, &weight, &labels].map(|host| upload(device, host));
+    let views = (
+        (&hidden, &layouts[0]),
+        (&weight, &layouts[1]),
+        (&labels, &layouts[2]),
+    );
+    TpuStorage::linear_cross_entropy(
+        &params,
+        views.0,
+        views.1,
+        views.2,
+        &mut our_totals,
+        Some(&mut our_dhidden),
+        Some(&mut our_dweight),
+    )
+    .unwrap();
+    let what = format!("{rows}x{dim}x{vocab} {dtype:?}");
+    let tolerance = if dtype == DType::F32 {
+        3e-6
+    } else {
+        2.0 * unit_roundoff(dtype)
+    };
+    let ours = widened(&our_totals.to_cpu_storage().unwrap());
+    for (ours, truth) in ours.iter().zip(widened(&totals)) {
+        let error = f64::from((ours - truth).abs() / truth.abs().max(1.0));
+        assert!(
+            error < tolerance,
+            "{what}: {ours} instead of {truth}, {error:.1e}"
+        );
+    }
+    for (name, ours, truth) in [
+        ("dhidden", &our_dhidden, &dhidden),
+        ("dweight", &our_dweight, &dweight),
+    ] {
+        let error = relative_l2(ours, truth);
+        assert!(error < tolerance, "{what}: {name} is off by {error:.1e}");
+    }
+    // Without gradients the same loss.
+    TpuStorage::linear_cross_entropy(
+        &params,
+        views.0,
+        views.1,
+        views.2,
+        &mut our_totals,
+        None,
+        None,
+    )
+    .unwrap();
+    assert_eq!(
+        widened(&our_totals.to_cpu_storage().unwrap()),
+        ours,
+        "{what}"
+    );
+    assert_eq!(fallbacks(device, "linear_cross_entropy"), 0);
+    assert!(launches(device, "cross_entropy") > 1);
+}
+
+const PLAIN: CrossEntropyParams = CrossEntropyParams {
+    ignore_index: -100,
+    label_smoothing: 0.0,
+    z_loss: 0.0,
+};
+
+#[test]
+fn loss_and_gradients_are_the_cpus() {
+    for (rows, dim, vocab) in [(1, 1, 2), (7, 16, 33), (70, 32, 1009), (130, 24, 4096)] {
+        for dtype in [DType::F32, DType::BF16, DType::F16] {
+            check(rows, dim, vocab, PLAIN, dtype);
+        }
+    }
+}
+
+#[test]
+fn label_smoothing_and_z_loss_are_the_cpus() {
+    let params = CrossEntropyParams {
+        label_smoothing: 0.1,
+        z_loss: 1e-3,
+        ..PLAIN
+    };
+    for dtype in [DType::F32, DType::BF16] {
+        check(70, 32, 1009, params, dtype);
+    }
+}
+
+#[test]
+fn a_vocabulary_beyond_a_lanes_memory_passes_in_pieces() {
+    check(70, 8, 20_011, PLAIN, DType::F32);
+}
+
+#[test]
+fn rows_beyond_a_chunk_are_added_up() {
+    // Chunks are of 64 rows here.
+    check(100, 2, 40_009, PLAIN, DType::F32);
+}
