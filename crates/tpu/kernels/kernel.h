@@ -36,10 +36,11 @@ static inline scalar_t f32_scalar(float value) { return (scalar_t){.f32 = value}
 static inline scalar_t u32_scalar(uint32_t value) { return (scalar_t){.u32 = value}; }
 
 static inline void launch_begin(const launch_t *launch) {
-  if (tpu_core_index() != 0) return;
 #ifdef EMULATOR
+  // By every core: the first one to begin may be the one to fail, and none begins before all are through with the last.
   *(volatile uint32_t *)launch->started = launch->sequence;
 #endif
+  if (tpu_core_index() != 0) return;
   const dim4 one = {1, 1, 1, 1};
   tpu_gdma_set_C_system(launch->state, u32_scalar(launch->sequence), &one, NULL, DT_UINT32);
 }
