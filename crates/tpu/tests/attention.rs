@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::hash::{Hash, Hasher};
+
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, DType, Layout, Result};
 use common::*;
@@ -10,7 +12,7 @@ use tt_tpu::{TpuDevice, TpuStorage};
 
 const FLOATS: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
 /// Around the lanes (64) and the blocks (128 and 256).
-const LENGTHS: [usize; 6] = [1, 7, 63, 65, 129, 300];
+const LENGTHS: [usize; 4] = [1, 63, 129, 270];
 
 fn params(
     (batch, queries, keys): (usize, usize, usize),
@@ -160,9 +162,13 @@ fn counts(device: TpuDevice) -> [u64; 4] {
 
 type Ids = Option<(Vec<u32>, Vec<u32>)>;
 
-/// In f32 the device is as close to the definition as the exponential allows. In 16 bits probabilities and their gradients
-/// are rounded on the way, by both devices: the device may be as far from the definition as the CPU is, and a little.
-fn check(device: TpuDevice, p: AttentionParams, segments: Ids, dtype: DType) -> Result<()> {
+/// What the device and the CPU compute, `[out, lse, dq, dk, dv]`, and what the definition gives.
+fn results(
+    device: TpuDevice,
+    p: AttentionParams,
+    segments: Ids,
+    dtype: DType,
+) -> Result<(Results, Results, [Vec<f64>; 5])> {
     let mut q = fused(dtype, (p.batch, p.queries), &[p.heads, 1], p.head_dim, 1);
     let kv_heads = [p.kv_heads, p.kv_heads];
     let mut kv = fused(dtype, (p.batch, p.keys), &kv_heads, p.head_dim, 2);
@@ -178,6 +184,7 @@ fn check(device: TpuDevice, p: AttentionParams, segments: Ids, dtype: DType) -> 
 
     let ids = |ids: &[u32], tokens| Operand::u32(ids.to_vec(), (p.batch, tokens));
     let segments = borrowed.map(|(q, k)| (ids(q, p.queries), ids(k, p.keys)));
+    let want = [out, lse, dq, dk, dv];
     let problem = Problem {
         p,
         q,
@@ -186,10 +193,15 @@ fn check(device: TpuDevice, p: AttentionParams, segments: Ids, dtype: DType) -> 
         dout,
         segments,
     };
-    let got = problem.on_device(device)?;
-    let cpu = problem.on_cpu()?;
+    Ok((problem.on_device(device)?, problem.on_cpu()?, want))
+}
+
+/// In f32 the device is as close to the definition as the exponential allows. In 16 bits probabilities and their gradients
+/// are rounded on the way, by both devices: the device may be as far from the definition as the CPU is, and a little.
+fn check(device: TpuDevice, p: AttentionParams, segments: Ids, dtype: DType) -> Result<()> {
+    let (got, cpu, want) = results(device, p, segments, dtype)?;
     let names = ["out", "lse", "dq", "dk", "dv"];
-    for (i, want) in [out, lse, dq, dk, dv].iter().enumerate() {
+    for (i, want) in want.iter().enumerate() {
         let what = format!("{} {dtype:?} {p:?}", names[i]);
         let (got, cpu) = (widened(&got[i]), widened(&cpu[i]));
         assert_eq!(got.len(), want.len(), "{what}: length");
@@ -207,16 +219,9 @@ fn check(device: TpuDevice, p: AttentionParams, segments: Ids, dtype: DType) -> 
             assert_eq!(*got as f64, *want, "{what}");
         }
         let allowed = match dtype {
-            DType::F32 => 4e-6 * largest,
-            _ => 1.5 * error(&cpu) + 4e-6 * largest,
+            DType::F32 => 2e-6 * largest,
+            _ => 1.5 * error(&cpu) + 2e-6 * largest,
         };
-        if std::env::var_os("SHOW").is_some() {
-            eprintln!(
-                "{what}: {:e} cpu {:e} largest {largest}",
-                error(&got),
-                error(&cpu)
-            );
-        }
         assert!(
             error(&got) <= allowed,
             "{what}: {:e} from the definition, {allowed:e} allowed",
@@ -275,7 +280,7 @@ fn full_attention_and_unequal_lengths_match_the_reference() -> Result<()> {
     let Some(device) = device() else {
         return Ok(());
     };
-    for (queries, keys) in [(65, 65), (3, 300), (300, 3), (130, 260)] {
+    for (queries, keys) in [(3, 300), (300, 3), (130, 260)] {
         for causal in [true, false] {
             // Causal with fewer keys than queries: the first queries see nothing.
             let p = params((2, queries, keys), (2, 1, 16));
@@ -291,12 +296,12 @@ fn a_window_hides_what_is_far_back() -> Result<()> {
     let Some(device) = device() else {
         return Ok(());
     };
-    for window in [0, 1, 2, 100, 128, 129, 1000] {
+    for window in [0, 1, 100, 129, 1000] {
         for causal in [true, false] {
             let p = AttentionParams {
                 window: Some(window),
                 causal,
-                ..params((1, 290, 400), (2, 1, 16))
+                ..params((1, 140, 270), (2, 1, 16))
             };
             check(device, p, None, DType::F32)?;
         }
@@ -315,13 +320,13 @@ fn segments_do_not_see_each_other() -> Result<()> {
         let documents = lengths.iter().enumerate();
         documents.flat_map(|(i, n)| vec![id(i); *n]).collect()
     };
-    let mut segments = ids(&[1, 190, 5, 204]);
-    segments.extend(ids(&[128, 128, 144]));
+    let mut segments = ids(&[1, 90, 5, 204]);
+    segments.extend(ids(&[128, 128, 44]));
     for (causal, window) in [(true, None), (false, None), (true, Some(70))] {
         let p = AttentionParams {
             causal,
             window,
-            ..params((2, 400, 400), (2, 1, 32))
+            ..params((2, 300, 300), (2, 1, 32))
         };
         for dtype in [DType::F32, DType::BF16] {
             check(device, p, Some((segments.clone(), segments.clone())), dtype)?;
@@ -447,4 +452,47 @@ fn wrong_operands_are_errors() {
         let error = result.unwrap_err();
         assert!(error.contains(message), "{error}");
     }
+}
+
+/// A process has one device with one number of cores, so this test starts itself again for each.
+#[test]
+fn results_do_not_depend_on_the_number_of_cores() -> Result<()> {
+    const CORES: &str = "TPU_RT_CORE_NUM";
+    const MARK: &str = "the results are ";
+    let name = "results_do_not_depend_on_the_number_of_cores";
+    let Some(device) = device() else {
+        return Ok(());
+    };
+    if std::env::var_os("ATTENTION_CHECKSUM").is_some() {
+        let mut hasher = std::hash::DefaultHasher::new();
+        for dtype in [DType::F32, DType::BF16] {
+            let p = params((2, 270, 270), (2, 1, 16));
+            let ids: Vec<u32> = (0..540).map(|i| i / 70).collect();
+            let (got, ..) = results(device, p, Some((ids.clone(), ids)), dtype)?;
+            for x in got {
+                let bits: Vec<u32> = widened(&x).iter().map(|x| x.to_bits()).collect();
+                bits.hash(&mut hasher);
+            }
+        }
+        println!("\n{MARK}{:016x}", hasher.finish());
+        return Ok(());
+    }
+    let checksum = |cores: &str| {
+        let mut child = std::process::Command::new(std::env::current_exe()?);
+        child.args(["--exact", name, "--nocapture"]);
+        let output = child
+            .env("ATTENTION_CHECKSUM", "")
+            .env(CORES, cores)
+            // This process's own, set when it opened the device.
+            .env_remove("TPU_SCALAER_EMULATOR_WORKDIR")
+            .output()?;
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let line = said.lines().find_map(|line| line.strip_prefix(MARK));
+        Ok::<_, std::io::Error>(line.unwrap_or_else(|| panic!("{output:?}")).to_owned())
+    };
+    let one = checksum("1")?;
+    for cores in ["2", "8"] {
+        assert_eq!(checksum(cores)?, one, "{cores} cores");
+    }
+    Ok(())
 }
