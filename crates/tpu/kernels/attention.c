@@ -265,6 +265,29 @@ static inline void load_col_segments(const block_t *m, global_addr_t segments, i
   if (segments != 0) load_row(m->col_segment, segments + ((long long)b * tokens + range.first) * 4, range.count, DT_INT32);
 }
 
+// The least and the largest id of a range, read by the scalar core: packed documents see few blocks but their own.
+typedef struct { uint32_t low, high; } ids_t;
+
+static inline ids_t ids_of(global_addr_t segments, int tokens, int b, range_t range) {
+  ids_t ids = {UINT32_MAX, 0};
+  if (segments == 0) return ids;
+  const global_addr_t at = segments + ((long long)b * tokens + range.first) * 4;
+  const global_addr_t line = at / 64 * 64;
+  tpu_invalidate_cache(line, ALIGN(at + range.count * 4 - line, 64));
+  const volatile uint32_t *id = (const volatile uint32_t *)tpu_global_mem_addr(at);
+  for (int i = 0; i < range.count; i++) {
+    const uint32_t value = id[i];
+    ids.low = MIN(ids.low, value);
+    ids.high = MAX(ids.high, value);
+  }
+  return ids;
+}
+
+// No id is in both ranges.
+static inline bool apart(const problem_t *p, ids_t a, ids_t b) {
+  return p->q_segments != 0 && (a.high < b.low || b.high < a.low);
+}
+
 // Block `index` of ROWS out of `len`, and the next COLS of a range.
 static inline range_t rows_at(int index, int len) { return (range_t){index * ROWS, MIN(ROWS, len - index * ROWS)}; }
 
@@ -308,6 +331,7 @@ KERNEL(attention, attention_t) {
     const dim4 one = tile(rows, 1), out_shape = tile(rows, dim), by_row = repeat_stat(rows);
     load_operand(&q, m.load0, m.load1, q_at(p, b, queries.first, h), p->q_row, rows, dim);
     load_row_segments(&m, p->q_segments, p->queries, b, queries);
+    const ids_t row_ids = ids_of(p->q_segments, p->queries, b, queries);
     tpu_bdc_set_C(sum, f32_scalar(0), &out_shape, NULL, DT_FP32);
     tpu_bdc_set_C(total, f32_scalar(0), &one, NULL, DT_FP32);
     tpu_bdc_set_C(max, f32_scalar(-INFINITY), &one, NULL, DT_FP32);
@@ -315,6 +339,7 @@ KERNEL(attention, attention_t) {
     const range_t seen = keys_seen_by(p, queries);
     for (int done = 0; done < seen.count; done += COLS) {
       const range_t keys = cols_at(seen, done);
+      if (apart(p, row_ids, ids_of(p->k_segments, p->keys, b, keys))) continue;
       const int cols = keys.count;
       const dim4 shape = tile(rows, cols), padded = tile(rows, ALIGN(cols, POOL));
       load_operand(&k, m.load0, m.load1, k_at(p, b, keys.first, kv), p->k_row, cols, dim);
@@ -414,11 +439,13 @@ KERNEL(attention_dq, attention_dq_t) {
     load_operand(&q, m.load0, m.load1, q_at(p, b, queries.first, h), p->q_row, rows, dim);
     load_operand(&dout, m.load0, m.load1, dout_at, row, rows, dim);
     load_row_segments(&m, p->q_segments, p->queries, b, queries);
+    const ids_t row_ids = ids_of(p->q_segments, p->queries, b, queries);
     tpu_bdc_set_C(dq, f32_scalar(0), &out_shape, NULL, DT_FP32);
 
     const range_t seen = keys_seen_by(p, queries);
     for (int done = 0; done < seen.count; done += COLS) {
       const range_t keys = cols_at(seen, done);
+      if (apart(p, row_ids, ids_of(p->k_segments, p->keys, b, keys))) continue;
       const int cols = keys.count;
       const dim4 shape = tile(rows, cols);
       load_operand(&k, m.load0, m.load1, k_at(p, b, keys.first, kv), p->k_row, cols, dim);
@@ -465,6 +492,7 @@ KERNEL(attention_dkv, attention_dkv_t) {
     load_operand(&k, m.load0, m.load1, k_at(p, b, keys.first, kv), p->k_row, rows, dim);
     load_operand(&v, m.load0, m.load1, v_at(p, b, keys.first, kv), p->v_row, rows, dim);
     load_row_segments(&m, p->k_segments, p->keys, b, keys);
+    const ids_t row_ids = ids_of(p->k_segments, p->keys, b, keys);
     tpu_bdc_set_C(dk, f32_scalar(0), &out_shape, NULL, DT_FP32);
     tpu_bdc_set_C(dv, f32_scalar(0), &out_shape, NULL, DT_FP32);
 
@@ -472,6 +500,7 @@ KERNEL(attention_dkv, attention_dkv_t) {
     for (int h = kv * group; h < (kv + 1) * group; h++) {
       for (int done = 0; done < seeing.count; done += COLS) {
         const range_t queries = cols_at(seeing, done);
+        if (apart(p, row_ids, ids_of(p->q_segments, p->queries, b, queries))) continue;
         const int cols = queries.count;
         const dim4 shape = tile(rows, cols), row = tile(LANES, cols);
         load_operand(&q, m.load0, m.load1, q_at(p, b, queries.first, h), p->q_row, cols, dim);
