@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Prepares a fresh machine: checks Rust, builds the binary, stores the tokens where their tools look.
+# Prepares a fresh machine: checks Rust, builds the binary, installs the emulator of the TPU, stores the tokens where their tools look.
 #
 #   ./setup_vm.sh [HF_TOKEN] [WANDB_TOKEN]
 #
@@ -11,6 +11,7 @@ main() {
     cd "$(dirname "${BASH_SOURCE[0]}")"
     check_rust
     cargo build --release
+    cargo xtask sdk || echo "no emulator of the TPU: device=tpu will not run here; the CPU needs nothing of it"
     if [[ -n "${1:-}" ]]; then store_hf_token "$1"; else echo "no Hugging Face token given: only public repositories can be read"; fi
     if [[ -n "${2:-}" ]]; then store_wandb_token "$2"; else echo "no Weights & Biases token given: runs are logged to disk only"; fi
     echo

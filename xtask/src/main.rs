@@ -1,5 +1,7 @@
 //! Project chores. `cargo xtask check` is what a change must pass; CI runs nothing else.
 
+mod sdk;
+
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
@@ -9,6 +11,8 @@ usage: cargo xtask <chore>
 chores:
   check           formatting, lints, tests (also of generated docs) and documentation links;
                   stops at the first that fails
+  sdk             install the vendor's emulator of Sophgo TPUs, for tests and device=tpu
+  sdk --wheel F   the same from a package that is here already
   docs            write what is generated: docs/configuration.md, docs/config.schema.json
   docs --check    fail if they are not what would be written";
 
@@ -29,6 +33,12 @@ const CHECKS: &[Check] = &[
         cargo: "test --workspace",
         env: None,
     },
+    // The operations once more with all cores of the TPU: results must be the same for any number.
+    Check {
+        name: "operations on eight cores",
+        cargo: "test --workspace --test ops --test fused --test precision tpu",
+        env: Some(("TT_TPU_CORES", "8")),
+    },
     Check {
         name: "documentation links",
         cargo: "doc --workspace --no-deps --document-private-items",
@@ -47,12 +57,30 @@ struct Check {
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["check"] => run(CHECKS),
+        ["check"] => {
+            // Without it the TPU's tests say that they were skipped; with CI set they fail.
+            if let Err(problem) = sdk::install(None) {
+                eprintln!("== no emulator of the TPU: {problem:#}");
+            }
+            run(CHECKS)
+        }
+        ["sdk"] => installed(sdk::install(None)),
+        ["sdk", "--wheel", wheel] => installed(sdk::install(Some(wheel.as_ref()))),
         ["docs"] => run(&[docs(Some(("TT_WRITE_DOCS", "1")))]),
         ["docs", "--check"] => run(&[docs(None)]),
         _ => {
             eprintln!("{USAGE}");
             ExitCode::from(2)
+        }
+    }
+}
+
+fn installed(result: anyhow::Result<()>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problem) => {
+            eprintln!("error: {problem:#}");
+            ExitCode::FAILURE
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::flight::{FlightRecord, Wait};
 use crate::launch::{Header, Kernel, dtype_code};
 use crate::ops::fill::Fill;
 use crate::plant::{self, Plant, PlantedAssert, PlantedHang};
-use crate::sdk::Sdk;
+use crate::sdk::{Sdk, SdkKind};
 use crate::storage::TpuStorage;
 use crate::sys::{self, DevicePtr};
 use crate::{module, ops};
@@ -293,6 +293,12 @@ impl Inner {
             .transpose()
             .map_err(Error::Plant)?;
         let sdk = Sdk::find()?;
+        if sdk.kind == SdkKind::Driver {
+            return Err(Error::NoKernels(format!(
+                "{} drives a chip, and the kernels in this build are for the emulator; see docs/hardware.md",
+                sdk.runtime().display()
+            )));
+        }
         let module = module::bytes()?;
         check_kernels(module)?;
         set_environment(&sdk, options, workdir);
@@ -311,7 +317,7 @@ impl Inner {
         };
         let flight = Arc::new(flight);
         let opening = flight.waiting(Wait::Opening);
-        let runtime = sys::Runtime::load(&sdk.library("libtpuv7_rt.so"))?;
+        let runtime = sys::Runtime::load(&sdk.runtime())?;
         let mut stream = null_mut();
         // SAFETY: the order that the runtime asks for; the pointer is written once.
         unsafe {
@@ -499,13 +505,10 @@ fn set_environment(sdk: &Sdk, options: &Options, workdir: &Path) {
             unsafe { std::env::set_var(name, value) };
         }
     };
-    set(
-        "TPU_EMULATOR_PATH",
-        sdk.library("libtpuv7_emulator.so").as_os_str(),
-    );
+    set("TPU_EMULATOR_PATH", sdk.emulator().as_os_str());
     set(
         "TPU_SCALAR_EMULATOR_PATH",
-        sdk.library("libtpuv7_scalar_emulator.so").as_os_str(),
+        sdk.scalar_emulator().as_os_str(),
     );
     set(EMULATOR_FOLDER, workdir.as_os_str());
     // Products of 16-bit numbers through oneDNN: the same numbers, 15 to 40 times as fast.

@@ -1,38 +1,265 @@
-//! Where the vendor's libraries are.
+//! Where the vendor's libraries are on this machine, and whether they are what they should be.
+//!
+//! Looked for in this order: the folder that `SOPHGO_SDK` names; where the vendor's driver packages install, and the
+//! library path; `$XDG_CACHE_HOME/tpu-train/sophgo/<version>` (`~/.cache`), where `cargo xtask sdk` puts the emulator.
+//! In a folder they are in `lib`, or in the folder itself.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use object::{Architecture, Object, ObjectSymbol};
+
+use crate::sys::RUNTIME_SYMBOLS;
+
+/// The version of the `tpu_mlir` package whose runtime and emulator this program is tested with.
+pub const VERSION: &str = include_str!("../SDK_VERSION");
+
+const RUNTIME: &str = "libtpuv7_rt.so";
+const EMULATOR: &str = "libtpuv7_emulator.so";
+const SCALAR_EMULATOR: &str = "libtpuv7_scalar_emulator.so";
+
+/// Where the vendor's driver packages put their libraries.
+const DRIVER_FOLDERS: [&str; 4] = [
+    "/opt/tpuv7/tpuv7-current/lib",
+    "/opt/sophon/tpuv7-current/lib",
+    "/usr/local/lib",
+    "/usr/lib/x86_64-linux-gnu",
+];
+
+const INSTALL: &str =
+    "`cargo xtask sdk` installs the emulator; or set SOPHGO_SDK to the folder of another one";
 
 #[derive(Debug, thiserror::Error)]
 pub enum SdkError {
-    #[error("{} is missing; `cargo xtask sdk` installs it", .0.display())]
+    #[error("{} is missing; {INSTALL}", .0.display())]
     Missing(PathBuf),
+    #[error("{}: {cause}", path.display())]
+    Unreadable {
+        path: PathBuf,
+        cause: std::io::Error,
+    },
+    #[error("{} is not an ELF library ({cause}); remove its folder and run `cargo xtask sdk`", path.display())]
+    NotElf { path: PathBuf, cause: String },
+    #[error("{} is for {have:?}, this program for {want:?}", path.display())]
+    WrongMachine {
+        path: PathBuf,
+        have: Architecture,
+        want: Architecture,
+    },
+    #[error("{} does not define {symbol}: it is no runtime of a version that this program knows", path.display())]
+    MissingSymbol { path: PathBuf, symbol: &'static str },
+    #[error("{} holds version {have} of the vendor's libraries, this program is made for {VERSION}; {INSTALL}", root.display())]
+    WrongVersion { root: PathBuf, have: String },
 }
 
-/// The vendor's libraries on this machine.
+/// What the libraries drive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SdkKind {
+    /// The vendor's emulator of a chip.
+    Emulator,
+    /// A driver package for chips in this machine.
+    Driver,
+}
+
+/// The vendor's libraries on this machine, looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sdk {
-    pub root: PathBuf,
+    /// The folder of the libraries.
+    pub folder: PathBuf,
+    pub kind: SdkKind,
+    /// As the folder says; `None`: it does not say.
+    pub version: Option<String>,
 }
 
 impl Sdk {
+    /// Finds the libraries and checks them. Error: there are none, or they are not for this program; it names the file.
     pub fn find() -> Result<Self, SdkError> {
-        let root = match std::env::var_os("SOPHGO_SDK") {
-            Some(root) => PathBuf::from(root),
-            None => {
-                let home = std::env::var_os("HOME")
-                    .map(PathBuf::from)
-                    .unwrap_or_default();
-                home.join(".cache/tpu-train/sophgo/1.30.2")
+        if let Some(root) = std::env::var_os("SOPHGO_SDK") {
+            return Self::at(Path::new(&root));
+        }
+        let library_path = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+        let on_path: Vec<PathBuf> = std::env::split_paths(&library_path).collect();
+        let installed = on_path.into_iter().chain(DRIVER_FOLDERS.map(PathBuf::from));
+        for folder in installed {
+            if folder.join(RUNTIME).is_file() {
+                return Self::at(&folder);
             }
+        }
+        Self::at(&Self::cache())
+    }
+
+    /// Where `cargo xtask sdk` installs.
+    pub fn cache() -> PathBuf {
+        let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+        let cache = match (set("XDG_CACHE_HOME"), set("HOME")) {
+            (Some(cache), _) => PathBuf::from(cache),
+            (None, Some(home)) => Path::new(&home).join(".cache"),
+            (None, None) => PathBuf::from(".cache"),
         };
-        let sdk = Self { root };
-        let runtime = sdk.library("libtpuv7_rt.so");
-        if !runtime.is_file() {
-            return Err(SdkError::Missing(runtime));
+        cache.join("tpu-train/sophgo").join(VERSION)
+    }
+
+    fn at(root: &Path) -> Result<Self, SdkError> {
+        let folder = [root.join("lib"), root.to_owned()];
+        let folder = folder.iter().find(|folder| folder.join(RUNTIME).is_file());
+        let Some(folder) = folder else {
+            return Err(SdkError::Missing(root.join("lib").join(RUNTIME)));
+        };
+        let version = std::fs::read_to_string(root.join("VERSION"))
+            .ok()
+            .map(|text| text.trim().to_owned());
+        if let Some(have) = version.as_ref().filter(|have| *have != VERSION) {
+            return Err(SdkError::WrongVersion {
+                root: root.to_owned(),
+                have: have.clone(),
+            });
+        }
+        let kind = match folder.join(EMULATOR).exists() {
+            true => SdkKind::Emulator,
+            false => SdkKind::Driver,
+        };
+        let sdk = Self {
+            folder: folder.clone(),
+            kind,
+            version,
+        };
+        check_library(&sdk.runtime(), RUNTIME_SYMBOLS)?;
+        if kind == SdkKind::Emulator {
+            check_library(&sdk.emulator(), &["tpu_kernel_init"])?;
+            check_library(&sdk.scalar_emulator(), &[])?;
         }
         Ok(sdk)
     }
 
-    pub fn library(&self, name: &str) -> PathBuf {
-        self.root.join("lib").join(name)
+    pub fn runtime(&self) -> PathBuf {
+        self.folder.join(RUNTIME)
+    }
+
+    pub fn emulator(&self) -> PathBuf {
+        self.folder.join(EMULATOR)
+    }
+
+    pub fn scalar_emulator(&self) -> PathBuf {
+        self.folder.join(SCALAR_EMULATOR)
+    }
+}
+
+/// A library of this machine's architecture that defines `symbols`.
+fn check_library(path: &Path, symbols: &[&'static str]) -> Result<(), SdkError> {
+    let path = path.to_owned();
+    if !path.exists() {
+        return Err(SdkError::Missing(path));
+    }
+    let bytes = match std::fs::read(&path) {
+        Ok(bytes) => bytes,
+        Err(cause) => return Err(SdkError::Unreadable { path, cause }),
+    };
+    let elf = match object::File::parse(&*bytes) {
+        Ok(elf) => elf,
+        Err(cause) => {
+            let cause = cause.to_string();
+            return Err(SdkError::NotElf { path, cause });
+        }
+    };
+    let (have, want) = (elf.architecture(), architecture());
+    if have != want {
+        return Err(SdkError::WrongMachine { path, have, want });
+    }
+    let defines = |wanted: &str| {
+        let mut defined = elf
+            .dynamic_symbols()
+            .filter(|symbol| symbol.is_definition());
+        defined.any(|symbol| symbol.name() == Ok(wanted))
+    };
+    match symbols.iter().find(|symbol| !defines(symbol)) {
+        Some(symbol) => Err(SdkError::MissingSymbol { path, symbol }),
+        None => Ok(()),
+    }
+}
+
+/// Of this program.
+fn architecture() -> Architecture {
+    match std::env::consts::ARCH {
+        "x86_64" => Architecture::X86_64,
+        "aarch64" => Architecture::Aarch64,
+        "riscv64" => Architecture::Riscv64,
+        _ => Architecture::Unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    /// The header of an ELF library without sections, for the machine of this number.
+    fn elf(machine: u16) -> Vec<u8> {
+        let mut header = vec![0x7f, b'E', b'L', b'F', 2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        header.extend([3, 0]); // a shared object
+        header.extend(machine.to_le_bytes());
+        header.extend(1u32.to_le_bytes());
+        header.extend([0; 24]); // entry, program and section headers: none
+        header.extend([0; 4]);
+        header.extend([64, 0, 56, 0, 0, 0, 64, 0, 0, 0, 0, 0]);
+        header
+    }
+
+    fn sdk_with(runtime: Option<&[u8]>, version: Option<&str>) -> Result<Sdk, SdkError> {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("lib")).unwrap();
+        if let Some(bytes) = runtime {
+            fs::write(root.path().join("lib").join(RUNTIME), bytes).unwrap();
+        }
+        if let Some(version) = version {
+            fs::write(root.path().join("VERSION"), version).unwrap();
+        }
+        Sdk::at(root.path())
+    }
+
+    #[test]
+    fn a_missing_library_is_named_with_the_way_to_install_it() {
+        let text = sdk_with(None, None).unwrap_err().to_string();
+        assert!(
+            text.contains(RUNTIME) && text.contains("cargo xtask sdk"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn what_is_no_library_is_named() {
+        let text = sdk_with(Some(b"<html>404</html>"), None)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            text.contains(RUNTIME) && text.contains("not an ELF library"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_library_for_another_machine_is_named_with_both_machines() {
+        const RISCV: u16 = 243;
+        let error = sdk_with(Some(&elf(RISCV)), None).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains(RUNTIME) && text.contains("Riscv64"), "{text}");
+        assert!(matches!(error, SdkError::WrongMachine { .. }));
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn a_library_without_the_runtimes_functions_is_named_with_the_first_of_them() {
+        const X86_64: u16 = 62;
+        let text = sdk_with(Some(&elf(X86_64)), None).unwrap_err().to_string();
+        assert!(
+            text.contains(RUNTIME) && text.contains("tpuRtInit"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn another_version_is_named_with_the_one_wanted() {
+        let text = sdk_with(Some(b""), Some("0.1.0\n"))
+            .unwrap_err()
+            .to_string();
+        assert!(text.contains("0.1.0") && text.contains(VERSION), "{text}");
     }
 }
