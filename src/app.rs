@@ -81,7 +81,7 @@ impl App {
             eprintln!("{failure}");
             failure.exit_code()
         });
-        worker::ended();
+        worker::ended(code);
         code
     }
 

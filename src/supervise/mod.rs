@@ -42,6 +42,8 @@ use watch::Watch;
 
 /// How often the worker is looked after.
 const PERIOD: Duration = Duration::from_millis(20);
+/// How long the device's libraries may take to clean up, once the worker has done what it was asked for.
+const CLEAN_UP: Duration = Duration::from_secs(10);
 
 /// The device of a command that this process must not run itself: see the module.
 ///
@@ -73,8 +75,8 @@ fn run_workers(
         let session = Session::create().map_err(Failure::Run)?;
         let mut worker = start(command(&arguments_now), &session)?;
         let (end, asked) = attend(&mut worker, &session, device, &mut signals)?;
-        if let Some(code) = exit_code(&end, session.has_ended(), asked) {
-            return Ok(code);
+        if let Some(code) = exit_code(&end, session.files().ended(), asked) {
+            return Ok(code.into());
         }
         let report = Report::new(&end, &session, arguments);
         let has_progress = restarts == 0 || report.step() > saved;
@@ -124,7 +126,7 @@ fn attend(
     signals: &mut Signals,
 ) -> Result<(End, Option<i32>), Failure> {
     let mut watch = Watch::new(device.timeout_seconds.map(Duration::from_secs));
-    let mut asked = None;
+    let (mut asked, mut ended) = (None, None);
     loop {
         if let Some(status) = worker.try_wait().map_err(Failure::run)? {
             return Ok((End::Exit(status), asked));
@@ -141,6 +143,12 @@ fn attend(
         if let Some(waited) = watch.look(session.files(), Instant::now()) {
             kill(worker)?;
             return Ok((End::Hang(waited), asked));
+        }
+        if session.files().ended().is_some() {
+            let ended = *ended.get_or_insert_with(Instant::now);
+            if ended.elapsed() > CLEAN_UP {
+                return Ok((End::Exit(kill(worker)?), asked));
+            }
         }
         thread::sleep(PERIOD);
     }
@@ -159,19 +167,19 @@ fn kill(worker: &mut Child) -> Result<ExitStatus, Failure> {
 }
 
 /// What to exit with. `None`: something went wrong that the worker could not tell.
-fn exit_code(end: &End, in_order: bool, asked: Option<i32>) -> Option<ExitCode> {
-    const PREEMPTED: i32 = EXIT_PREEMPTED as i32;
-    let End::Exit(status) = end else {
-        return None;
+///
+/// `ended` is what it told. After that nothing is wrong any more: the device's libraries may crash while they clean up.
+fn exit_code(end: &End, ended: Option<u8>, asked: Option<i32>) -> Option<u8> {
+    let signal = match end {
+        End::Exit(status) => status.signal(),
+        End::Hang(_) => None,
     };
-    match (status.code(), status.signal(), asked) {
+    match (ended, signal, asked) {
         // It was told to stop by SIGTERM, and can only answer to that.
-        (Some(PREEMPTED), _, Some(SIGINT)) if in_order => Some(EXIT_INTERRUPTED.into()),
-        (Some(code), _, _) if in_order => Some(u8::try_from(code).unwrap_or(1).into()),
+        (Some(EXIT_PREEMPTED), _, Some(SIGINT)) => Some(EXIT_INTERRUPTED),
+        (Some(code), _, _) => Some(code),
         // Told before it was prepared to be, or killed by the second Ctrl-C.
-        (None, Some(SIGKILL | SIGTERM | SIGUSR1), Some(asked)) => {
-            Some(u8::try_from(128 + asked).unwrap_or(1).into())
-        }
+        (None, Some(SIGKILL | SIGTERM | SIGUSR1), Some(asked)) => u8::try_from(128 + asked).ok(),
         _ => None,
     }
 }

@@ -7,7 +7,7 @@
 //!   flight         what was asked of the device: see `tt_tpu::flight`
 //!   device.log     what the device's libraries print, until the worker knows its run folder; then it is there
 //!   run            where in that log this session begins, a space, and the path of the run folder
-//!   ended          there once the worker has ended in order
+//!   ended          its exit code, once the worker has done what it was asked for
 //! ```
 //!
 //! It is on a local disk rather than in the run folder, which often is not: the record is written at every launch. The
@@ -43,8 +43,17 @@ impl Files {
         self.0.join(DEVICE_LOG)
     }
 
-    pub(super) fn ended(&self) -> PathBuf {
+    fn ended_file(&self) -> PathBuf {
         self.0.join("ended")
+    }
+
+    /// Says that the worker has done what it was asked for, and ends with this code.
+    pub(super) fn set_ended(&self, code: u8) -> io::Result<()> {
+        fs::write(self.ended_file(), code.to_string())
+    }
+
+    pub(super) fn ended(&self) -> Option<u8> {
+        fs::read_to_string(self.ended_file()).ok()?.parse().ok()
     }
 
     fn lock(&self) -> PathBuf {
@@ -122,10 +131,6 @@ impl Session {
 
     pub(super) fn files(&self) -> &Files {
         &self.files
-    }
-
-    pub(super) fn has_ended(&self) -> bool {
-        self.files.ended().exists()
     }
 }
 

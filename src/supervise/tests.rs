@@ -28,14 +28,21 @@ fn code(code: u8) -> Result<String, String> {
     Ok(format!("{:?}", ExitCode::from(code)))
 }
 
-const ENDED: &str = r#"touch "$TPU_TRAIN_SESSION/ended""#;
+/// Says that the worker has done what it was asked for, with code 0.
+const ENDED: &str = r#"printf 0 > "$TPU_TRAIN_SESSION/ended""#;
 
 #[test]
 fn a_worker_that_ends_in_order_decides_the_exit_code() {
     for expected in [0, 1, 2, 75] {
-        let script = format!("{ENDED}; exit {expected}");
+        let script = format!(r#"printf {expected} > "$TPU_TRAIN_SESSION/ended"; exit {expected}"#);
         assert_eq!(run(DeviceConfig::default(), &script), code(expected));
     }
+}
+
+#[test]
+fn a_crash_after_all_is_done_changes_nothing() {
+    let script = format!("{ENDED}; kill -SEGV $$");
+    assert_eq!(run(DeviceConfig::default(), &script), code(0));
 }
 
 #[test]

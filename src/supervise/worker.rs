@@ -3,10 +3,10 @@
 //! It asks the system to be killed when its supervisor ends, in whatever way, and leaves Ctrl-C to it. What the device's
 //! libraries print goes to a log.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitCode};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
@@ -88,12 +88,15 @@ pub(crate) fn entered(run: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Says that the process is about to end in order, whatever its exit code.
-pub(crate) fn ended() {
-    if let Some(files) = WORKER.get() {
-        // If this fails the supervisor says more than it need.
-        let _ = fs::write(files.ended(), "");
-    }
+/// Says that the process has done what it was asked for, well or not, and ends with `code`.
+pub(crate) fn ended(code: ExitCode) {
+    let Some(files) = WORKER.get() else {
+        return;
+    };
+    // A code does not give its number away.
+    let number = (0..=u8::MAX).find(|&number| ExitCode::from(number) == code);
+    // If this fails the supervisor says more than it need.
+    let _ = files.set_ended(number.unwrap_or(1));
 }
 
 fn append_to(path: &Path) -> anyhow::Result<File> {

@@ -81,15 +81,21 @@ impl Lab {
         self.run.read(".lock")
     }
 
-    fn saved_step(&self) -> u64 {
-        let latest = tt_checkpoint::latest(&self.run.join("checkpoints")).unwrap();
-        latest.checkpoint.expect("a checkpoint").step()
+    /// The step of the newest checkpoint.
+    fn saved_step(&self) -> Option<u64> {
+        let latest = tt_checkpoint::latest(&self.run.join("checkpoints")).ok()?;
+        Some(latest.checkpoint?.step())
+    }
+
+    #[track_caller]
+    fn wait_for_save(&self, running: &mut Running) {
+        running.wait_until(|| self.saved_step().is_some());
     }
 
     /// The run goes on by the same command from where it was saved, and nothing lies about.
     #[track_caller]
     fn goes_on(&self) {
-        let step = self.saved_step();
+        let step = self.saved_step().expect("a checkpoint");
         let max_steps = format!("trainer.max_steps={}", step + 1);
         let finished = self.start(&[&max_steps]).finish().with_code(0);
         finished.prints(&format!("from step {step}"));
@@ -122,7 +128,7 @@ fn resume_command(finished: &Finished) -> &str {
 fn a_failed_check_in_a_kernel_is_told_with_its_launch_and_the_run_goes_on() {
     let Some(lab) = Lab::open() else { return };
     let mut running = lab.start_faulty("assert", &[ENDLESS]);
-    running.wait_for_rows(&lab.run, 2);
+    lab.wait_for_save(&mut running);
     lab.spring();
     let finished = running
         .finish()
@@ -142,7 +148,7 @@ fn a_failed_check_in_a_kernel_is_told_with_its_launch_and_the_run_goes_on() {
 fn a_hang_is_ended_and_told_with_its_launch() {
     let Some(lab) = Lab::open() else { return };
     let mut running = lab.start_faulty("hang", &[ENDLESS, "device.timeout_seconds=10"]);
-    running.wait_for_rows(&lab.run, 2);
+    lab.wait_for_save(&mut running);
     lab.spring();
     running
         .finish()
@@ -156,7 +162,7 @@ fn a_hang_is_ended_and_told_with_its_launch() {
 fn a_worker_that_is_killed_is_told_and_the_run_goes_on() {
     let Some(lab) = Lab::open() else { return };
     let mut running = lab.start(&[ENDLESS]);
-    running.wait_for_rows(&lab.run, 2);
+    lab.wait_for_save(&mut running);
     signal(&lab.worker(), "KILL");
     let finished = running.finish().with_code(1).complains("killed (signal 9)");
     resume_command(&finished);
@@ -167,7 +173,7 @@ fn a_worker_that_is_killed_is_told_and_the_run_goes_on() {
 fn a_worker_dies_with_its_supervisor() {
     let Some(lab) = Lab::open() else { return };
     let mut running = lab.start(&[ENDLESS]);
-    running.wait_for_rows(&lab.run, 2);
+    lab.wait_for_save(&mut running);
     let worker = lab.worker();
     running.kill();
     let killed = Instant::now();
@@ -187,7 +193,7 @@ fn a_worker_dies_with_its_supervisor() {
 fn ctrl_c_saves_and_exits_130() {
     let Some(lab) = Lab::open() else { return };
     let mut running = lab.start(&[ENDLESS]);
-    running.wait_for_rows(&lab.run, 2);
+    lab.wait_for_save(&mut running);
     // A terminal sends it to both.
     signal(&lab.worker(), "INT");
     running.signal("INT");
@@ -200,7 +206,7 @@ fn ctrl_c_saves_and_exits_130() {
 fn sigterm_is_passed_on_and_a_second_ctrl_c_ends_even_a_hang() {
     let Some(lab) = Lab::open() else { return };
     let mut running = lab.start_faulty("hang", &[ENDLESS]);
-    running.wait_for_rows(&lab.run, 2);
+    lab.wait_for_save(&mut running);
     running.signal("TERM");
     running.finish().with_code(75).prints("continue");
     let rows = lab.run.row_count();
