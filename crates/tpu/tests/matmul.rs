@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::hash::{Hash, Hasher};
+
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, DType, Layout};
 use common::{device, fallbacks, launches, stored, unit_roundoff, upload, widened};
@@ -204,5 +206,47 @@ fn speed() {
                 (n * n * n) as f64 / seconds / 1e9
             );
         }
+    }
+}
+
+/// A process has one device with one number of cores, so this test starts itself again for each.
+#[test]
+fn products_do_not_depend_on_the_number_of_cores() {
+    const MARK: &str = "the products are ";
+    let Some(device) = device() else { return };
+    if std::env::var_os("MATMUL_CHECKSUM").is_some() {
+        let mut hasher = std::hash::DefaultHasher::new();
+        let (m, k, n) = (130, 1100, 600);
+        let layouts = (Layout::contiguous((m, k)), Layout::contiguous((k, n)));
+        for dtype in [DType::F32, DType::BF16] {
+            let [x, y] = [(m * k, 1), (k * n, 2)]
+                .map(|(len, seed)| upload(device, &stored(dtype, numbers(len, seed))));
+            let mut out = upload(device, &CpuStorage::F32(vec![0.0; m * n]));
+            TpuStorage::matmul_into((&x, &layouts.0), (&y, &layouts.1), &mut out, Write::Assign)
+                .unwrap();
+            for x in widened(&out.to_cpu_storage().unwrap()) {
+                x.to_bits().hash(&mut hasher);
+            }
+        }
+        println!("\n{MARK}{:016x}", hasher.finish());
+        return;
+    }
+    let checksum = |cores: &str| {
+        let output = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "products_do_not_depend_on_the_number_of_cores"])
+            .arg("--nocapture")
+            .env("MATMUL_CHECKSUM", "")
+            .env("TPU_RT_CORE_NUM", cores)
+            // This process's own, set when it opened the device.
+            .env_remove("TPU_SCALAER_EMULATOR_WORKDIR")
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let line = said.lines().find_map(|line| line.strip_prefix(MARK));
+        line.unwrap_or_else(|| panic!("{output:?}")).to_owned()
+    };
+    let one = checksum("1");
+    for cores in ["2", "8"] {
+        assert_eq!(checksum(cores), one, "{cores} cores");
     }
 }
