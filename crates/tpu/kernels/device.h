@@ -100,6 +100,12 @@ void tpu_bdc_fp32_C_div(local_addr_t dst, local_addr_t src, float value, const d
 void tpu_bdc_abs(local_addr_t dst, local_addr_t src, const dim4 *shape, const dim4 *dst_stride, const dim4 *src_stride, data_type_t dtype);
 void tpu_bdc_neg(local_addr_t dst, local_addr_t src, const dim4 *shape, const dim4 *dst_stride, const dim4 *src_stride, data_type_t dtype);
 void tpu_bdc_and_C(local_addr_t dst, local_addr_t src, scalar_t value, const dim4 *shape, const dim4 *dst_stride, const dim4 *src_stride, data_type_t dtype);
+// Bits and whole numbers. A shift to the right is negative; sums and products wrap if they do not saturate.
+void tpu_bdc_xor(local_addr_t dst, local_addr_t a, local_addr_t b, const dim4 *shape, const dim4 *dst_stride, const dim4 *a_stride, const dim4 *b_stride, data_type_t dtype);
+void tpu_bdc_xor_C(local_addr_t dst, local_addr_t src, scalar_t value, const dim4 *shape, const dim4 *dst_stride, const dim4 *src_stride, data_type_t dtype);
+void tpu_bdc_logical_shift_C(local_addr_t dst, local_addr_t src, char shift, const dim4 *shape, const dim4 *dst_stride, const dim4 *src_stride, data_type_t dst_dtype, data_type_t src_dtype, rounding_mode_t mode);
+void tpu_bdc_int_add(local_addr_t dst, local_addr_t a, local_addr_t b, const dim4 *shape, const dim4 *dst_stride, const dim4 *a_stride, const dim4 *b_stride, data_type_t dst_dtype, data_type_t a_dtype, data_type_t b_dtype, char shift, rounding_mode_t mode, bool saturates);
+void tpu_bdc_int_mul_C(local_addr_t dst, local_addr_t src, scalar_t value, const dim4 *shape, const dim4 *dst_stride, const dim4 *src_stride, data_type_t dst_dtype, data_type_t src_dtype, data_type_t value_dtype, char shift, rounding_mode_t mode, bool saturates);
 // Functions in the aligned layout; exp and log read a table that is loaded into local memory first.
 void tpu_bdc_fp_sqrt(local_addr_t dst, local_addr_t src, const dim4 *shape, data_type_t dtype);
 void tpu_bdc_fp_rsqrt(local_addr_t dst, local_addr_t src, const dim4 *shape, data_type_t dtype);
@@ -129,6 +135,8 @@ void tpu_bdc_equal_select(local_addr_t dst, const variable_t *a, const variable_
 // start, start + step, .. int32: along w in each of `lanes` lanes; or along c, one a row of the aligned layout.
 void tpu_bdc_arithmetic_sequence_bcast(local_addr_t dst, int lanes, int start, int step, int num);
 void tpu_bdc_arithmetic_sequence_distribute_aligned(local_addr_t dst, int start, int step, int num);
+// start, start + step, .. one in each lane, int32 [1, num, 1, 1].
+void tpu_bdc_arithmetic_sequence_distribute(local_addr_t dst, int start, int step, int num);
 void tpu_bdc_fp_avg_pool2d(local_addr_t out, local_addr_t in, const dim4 *in_shape, const dim2 *kernel, const padding_t *padding, const dim2 *stride, const dim2 *dilation, data_type_t dtype, scalar_t scale);
 void tpu_bdc_fp_max_pool2d(local_addr_t out, local_addr_t in, const dim4 *in_shape, const dim2 *kernel, const padding_t *padding, const dim2 *stride, const dim2 *dilation, data_type_t dtype, scalar_t pad_val);
 void tpu_bdc_fp_min_pool2d(local_addr_t out, local_addr_t in, const dim4 *in_shape, const dim2 *kernel, const padding_t *padding, const dim2 *stride, const dim2 *dilation, data_type_t dtype, scalar_t pad_val);

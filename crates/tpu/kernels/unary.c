@@ -20,6 +20,7 @@ typedef struct {
 // In the order of the host's enum.
 enum {
   CAST, AFFINE, POWF, ELU, EXP, LOG, SIN, COS, TANH, ABS, NEG, RECIP, SQR, SQRT, RELU, SILU, GELU, GELU_ERF, ERF, SIGN, FLOOR, CEIL, ROUND,
+  ROUND_TO_BF16,
 };
 
 static void load_tables(int op) {
@@ -180,6 +181,11 @@ static void apply(const unary_t *a, int y, int x, int work, const dim4 *shape) {
     case FLOOR: tpu_bdc_fp_floor(SLOT(y), SLOT(x), shape, NULL, NULL, DT_FP32); break;
     case CEIL: tpu_bdc_fp_ceil(SLOT(y), SLOT(x), shape, NULL, NULL, DT_FP32); break;
     case ROUND: tpu_bdc_fp_round(SLOT(y), SLOT(x), shape, NULL, NULL, DT_FP32, RM_HALF_AWAY_FROM_ZERO); break;
+    case ROUND_TO_BF16:
+      overflow_to_nan(SLOT(x), SLOT(work), shape, DT_BFP16);
+      tpu_bdc_cast(SLOT(work), SLOT(x), shape, NULL, NULL, DT_BFP16, DT_FP32, RM_HALF_TO_EVEN);
+      tpu_bdc_cast(SLOT(y), SLOT(work), shape, NULL, NULL, DT_FP32, DT_BFP16, RM_HALF_TO_EVEN);
+      break;
     default: break;
   }
 }

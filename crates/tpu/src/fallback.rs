@@ -2,20 +2,10 @@
 //!
 //! Each use is counted by name ([`crate::Stats::fallbacks`]) and an error where `device.fallback=error`.
 
-use candle_core::{CpuStorage, Layout, Result};
-use tt_cpu::View;
+use candle_core::{CpuStorage, Result};
 
 use crate::device::TpuDevice;
 use crate::storage::TpuStorage;
-
-/// An operand on the host, with its layout.
-pub(crate) struct HostView<'a>(CpuStorage, &'a Layout);
-
-impl HostView<'_> {
-    pub fn view(&self) -> View<'_, CpuStorage> {
-        (&self.0, self.1)
-    }
-}
 
 /// A result of `op` that the CPU computes afresh.
 pub(crate) fn compute(
@@ -48,9 +38,4 @@ pub(crate) fn write<const N: usize>(
         *out = TpuStorage::upload(out.on(), host)?;
     }
     Ok(())
-}
-
-/// An operand, on the host.
-pub(crate) fn read<'a>((storage, layout): View<'a, TpuStorage>) -> Result<HostView<'a>> {
-    Ok(HostView(storage.to_host()?, layout))
 }

@@ -1,9 +1,8 @@
-//! [`FusedOps`] on the device. What has no kernel runs on the CPU, counted.
+//! [`FusedOps`] on the device: each has its kernels.
 
-use candle_core::{CpuStorage, Result};
+use candle_core::Result;
 use tt_cpu::{AttentionParams, CrossEntropyParams, FusedOps, RngKey, UpdateRule, View, Write};
 
-use crate::fallback::{read, write};
 use crate::ops::attention::Operands;
 use crate::ops::binary::{self, Function as Binary};
 use crate::ops::unary::{self, Function as Unary};
@@ -85,10 +84,7 @@ impl FusedOps for TpuStorage {
     }
 
     fn swiglu(gate: Tpu, up: Tpu, y: &mut Self) -> Result<()> {
-        let (gate, up) = (read(gate)?, read(up)?);
-        write("swiglu", [y], |[y]| {
-            CpuStorage::swiglu(gate.view(), up.view(), y)
-        })
+        Ok(ops::swiglu::forward(gate, up, y)?)
     }
 
     fn swiglu_backward(
@@ -98,10 +94,7 @@ impl FusedOps for TpuStorage {
         dgate: &mut Self,
         dup: &mut Self,
     ) -> Result<()> {
-        let (gate, up, dy) = (read(gate)?, read(up)?, read(dy)?);
-        write("swiglu_backward", [dgate, dup], |[dgate, dup]| {
-            CpuStorage::swiglu_backward(gate.view(), up.view(), dy.view(), dgate, dup)
-        })
+        Ok(ops::swiglu::backward(gate, up, dy, dgate, dup)?)
     }
 
     fn attention(
@@ -162,10 +155,7 @@ impl FusedOps for TpuStorage {
     }
 
     fn dropout(x: Tpu, p: f32, rng: RngKey, y: &mut Self) -> Result<()> {
-        let x = read(x)?;
-        write("dropout", [y], |[y]| {
-            CpuStorage::dropout(x.view(), p, rng, y)
-        })
+        Ok(ops::random::dropout(x, p, rng, y)?)
     }
 
     /// Drawn on the host, as weights are but once: the same bits as on the CPU.
@@ -192,33 +182,9 @@ impl FusedOps for TpuStorage {
         states: &mut [&mut Self],
         sums: Option<(&mut Self, usize)>,
     ) -> Result<()> {
-        param.on().fall_back("optimizer_step")?;
-        let (grad, grad_scale) = (read(grad)?, read(grad_scale)?);
-        let mut host_param = param.to_host()?;
-        let mut host_states = Vec::new();
-        for state in states.iter() {
-            host_states.push(state.to_host()?);
-        }
-        let mut host_sums = None;
-        if let Some((sums, slot)) = &sums {
-            host_sums = Some((sums.to_host()?, *slot));
-        }
-        CpuStorage::optimizer_step(
-            rule,
-            &mut host_param,
-            grad.view(),
-            grad_scale.view(),
-            &mut host_states.iter_mut().collect::<Vec<_>>(),
-            host_sums.as_mut().map(|(sums, slot)| (sums, *slot)),
-        )?;
-        *param = TpuStorage::upload(param.on(), &host_param)?;
-        for (state, host) in states.iter_mut().zip(&host_states) {
-            **state = TpuStorage::upload(state.on(), host)?;
-        }
-        if let (Some((sums, _)), Some((host, _))) = (sums, host_sums) {
-            *sums = TpuStorage::upload(sums.on(), &host)?;
-        }
-        Ok(())
+        Ok(ops::optimizer::step(
+            rule, param, grad, grad_scale, states, sums,
+        )?)
     }
 
     fn combine(
@@ -228,17 +194,7 @@ impl FusedOps for TpuStorage {
         x: Option<(f32, Tpu)>,
         to_bf16: bool,
     ) -> Result<()> {
-        let x = x
-            .map(|(beta, x)| Ok::<_, candle_core::Error>((beta, read(x)?)))
-            .transpose()?;
-        write("combine", [self], |[out]| {
-            out.combine(
-                len,
-                alpha,
-                x.as_ref().map(|(beta, x)| (*beta, x.view())),
-                to_bf16,
-            )
-        })
+        Ok(ops::optimizer::combine(self, len, alpha, x, to_bf16)?)
     }
 
     fn clip_value(&mut self, len: usize, scale: Tpu, max: f32) -> Result<()> {

@@ -385,3 +385,23 @@ fn updates_in_place_are_the_cpus() {
         assert_eq!(fallbacks(device, op), 0);
     }
 }
+
+#[test]
+fn combinations_are_rounded_to_bf16_where_asked() {
+    let Some(device) = device() else { return };
+    let len = 70_001;
+    let (start, x) = (arguments(len, 2.0), CpuStorage::F32(arguments(len, 3.0)));
+    let (there, layout) = (upload(device, &x), Layout::contiguous(len - 1));
+    for to_bf16 in [false, true] {
+        for has_x in [false, true] {
+            let mut truth = CpuStorage::F32(start.clone());
+            let mut ours = upload(device, &truth);
+            let operand = has_x.then_some((-3.0, (&x, &layout)));
+            truth.combine(len - 1, 0.5, operand, to_bf16).unwrap();
+            let operand = has_x.then_some((-3.0, (&there, &layout)));
+            ours.combine(len - 1, 0.5, operand, to_bf16).unwrap();
+            assert_eq!(values(&ours), widened(&truth));
+        }
+    }
+    assert_eq!(fallbacks(device, "combine"), 0);
+}

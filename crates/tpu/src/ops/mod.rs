@@ -9,8 +9,11 @@ pub(crate) mod index;
 pub(crate) mod matmul;
 pub(crate) mod norm;
 pub(crate) mod operand;
+pub(crate) mod optimizer;
+pub(crate) mod random;
 pub(crate) mod reduce;
 pub(crate) mod rope;
+pub(crate) mod swiglu;
 pub(crate) mod unary;
 
 /// Name and bytes of the arguments of every kernel.
@@ -24,8 +27,11 @@ pub(crate) fn kernels() -> impl Iterator<Item = (&'static str, usize)> {
         index::KERNELS,
         matmul::KERNELS,
         norm::KERNELS,
+        optimizer::KERNELS,
+        random::KERNELS,
         reduce::KERNELS,
         rope::KERNELS,
+        swiglu::KERNELS,
         unary::KERNELS,
         crate::plant::KERNELS,
     ]

@@ -53,6 +53,8 @@ pub(crate) enum Function {
     Floor,
     Ceil,
     Round,
+    /// To the nearest number that bf16 has.
+    RoundToBf16,
 }
 
 impl Function {

@@ -1,0 +1,240 @@
+//! One optimizer step in place.
+
+use candle_core::op::CmpOp;
+use candle_core::{DType, Layout};
+use tt_cpu::{UpdateRule, View};
+
+use crate::error::Result;
+use crate::launch::{code, kernels};
+use crate::ops::operand::{dense, ensure, output};
+use crate::ops::reduce::{self, Op};
+use crate::ops::{binary, copy, fill, unary};
+use crate::storage::{TpuStorage, elements};
+
+const MAX_STATES: usize = UpdateRule::MAX_STATES;
+const COEFFICIENTS: usize = 7;
+
+kernels! {
+    OptimizerStep = "optimizer_step" {
+        param: u64,
+        grad: u64,
+        grad_scale: u64,
+        state: [u64; MAX_STATES],
+        n: u64,
+        state_dtype: [u32; MAX_STATES],
+        num_states: u32,
+        rule: u32,
+        l2: f32,
+        keep: f32,
+        c: [f32; COEFFICIENTS],
+    }
+}
+
+/// In the order of the kernel's.
+#[derive(Clone, Copy)]
+enum Rule {
+    Descend,
+    Adam,
+    AmsGrad,
+    Momentum,
+    Lion,
+    Adagrad,
+    RmsProp,
+}
+
+/// What the kernel's formulas call l2, keep and c; made in f64 and rounded once.
+fn coefficients(rule: &UpdateRule) -> (Rule, f64, f64, Vec<f64>) {
+    match *rule {
+        UpdateRule::Descend { keep, rate } => (Rule::Descend, 0.0, keep, vec![rate]),
+        UpdateRule::Adam(a) => {
+            let steps = a.step as f64;
+            let (l2, keep) = match a.decoupled {
+                true => (0.0, 1.0 - a.lr * a.weight_decay),
+                false => (a.weight_decay, 1.0),
+            };
+            let step_size = a.lr / (1.0 - a.beta1.powf(steps));
+            let inv_sqrt_correction2 = 1.0 / (1.0 - a.beta2.powf(steps)).sqrt();
+            let c = vec![
+                a.beta1,
+                1.0 - a.beta1,
+                a.beta2,
+                1.0 - a.beta2,
+                step_size,
+                inv_sqrt_correction2,
+                a.eps,
+            ];
+            let rule = if a.amsgrad { Rule::AmsGrad } else { Rule::Adam };
+            (rule, l2, keep, c)
+        }
+        UpdateRule::Momentum {
+            lr,
+            momentum,
+            dampening,
+            nesterov,
+            weight_decay,
+            is_first,
+        } => {
+            let (of_before, of_grad) = if is_first {
+                (0.0, 1.0)
+            } else {
+                (momentum, 1.0 - dampening)
+            };
+            let (grad_in_step, buffer_in_step) = if nesterov {
+                (1.0, momentum)
+            } else {
+                (0.0, 1.0)
+            };
+            let c = vec![of_before, of_grad, lr, grad_in_step, buffer_in_step];
+            (Rule::Momentum, weight_decay, 1.0, c)
+        }
+        UpdateRule::Lion {
+            lr,
+            beta1,
+            beta2,
+            weight_decay,
+        } => {
+            let c = vec![beta1, 1.0 - beta1, lr, beta2, 1.0 - beta2];
+            (Rule::Lion, 0.0, 1.0 - lr * weight_decay, c)
+        }
+        UpdateRule::Adagrad {
+            lr,
+            eps,
+            weight_decay,
+        } => (Rule::Adagrad, weight_decay, 1.0, vec![lr, eps]),
+        UpdateRule::RmsProp {
+            lr,
+            alpha,
+            eps,
+            weight_decay,
+        } => (
+            Rule::RmsProp,
+            weight_decay,
+            1.0,
+            vec![alpha, 1.0 - alpha, lr, eps],
+        ),
+    }
+}
+
+pub(crate) fn step(
+    rule: &UpdateRule,
+    param: &mut TpuStorage,
+    grad: View<TpuStorage>,
+    grad_scale: View<TpuStorage>,
+    states: &mut [&mut TpuStorage],
+    sums: Option<(&mut TpuStorage, usize)>,
+) -> Result<()> {
+    const OP: &str = "optimizer_step";
+    let n = elements(grad.1);
+    ensure!(
+        states.len() == rule.num_states(),
+        "{OP}: {} states for {rule:?}",
+        states.len()
+    );
+    let (kind, l2, keep, c) = coefficients(rule);
+    let mut args = OptimizerStep {
+        param: output("optimizer_step: param", param, DType::F32, n)?,
+        grad: dense("optimizer_step: grad", grad, DType::F32, n)?,
+        grad_scale: dense("optimizer_step: grad_scale", grad_scale, DType::F32, 1)?,
+        n: n as u64,
+        num_states: states.len() as u32,
+        rule: kind as u32,
+        l2: l2 as f32,
+        keep: keep as f32,
+        ..OptimizerStep::default()
+    };
+    for (i, state) in states.iter().enumerate() {
+        let dtype = state.kind();
+        ensure!(
+            matches!(dtype, DType::F32 | DType::BF16),
+            "{OP}: a state of {dtype:?}"
+        );
+        args.state[i] = output("optimizer_step: state", state, dtype, n)?;
+        args.state_dtype[i] = code(dtype)?;
+    }
+    for (slot, value) in args.c.iter_mut().zip(c) {
+        *slot = value as f32;
+    }
+    if n == 0 {
+        return match sums {
+            Some((sums, slot)) => zero(sums, 3 * slot),
+            None => Ok(()),
+        };
+    }
+    let before = match sums {
+        Some(_) => Some(copied(param, n)?),
+        None => None,
+    };
+    param.on().launch(args)?;
+    match (sums, before) {
+        (Some((sums, slot)), Some(before)) => add_up(before, param, grad, n, sums, slot),
+        _ => Ok(()),
+    }
+}
+
+fn copied(x: &TpuStorage, n: usize) -> Result<TpuStorage> {
+    let mut copy = x.on().alloc(x.kind(), n)?;
+    copy::into_order((x, &Layout::contiguous(n)), &mut copy, 0)?;
+    Ok(copy)
+}
+
+fn zero(sums: &mut TpuStorage, first: usize) -> Result<()> {
+    let mut zeros = sums.on().alloc(DType::F32, 3)?;
+    fill::fill(&mut zeros, 3, 0.0)?;
+    copy::into_order((&zeros, &Layout::contiguous(3)), sums, first)
+}
+
+/// The squares of the step and of the weights, and the weights that moved against their gradient, summed in an order that depends
+/// on the number of weights alone. For steps whose metrics are due: each line is a pass over memory.
+fn add_up(
+    before: TpuStorage,
+    param: &TpuStorage,
+    grad: View<TpuStorage>,
+    n: usize,
+    sums: &mut TpuStorage,
+    slot: usize,
+) -> Result<()> {
+    let layout = Layout::contiguous(n);
+    let mut moved = before;
+    binary::update(
+        binary::Function::Linear,
+        [-1.0, 1.0],
+        &mut moved,
+        n,
+        (param, &layout),
+    )?;
+    reduce::sum_squares((&moved, &layout), sums, 3 * slot)?;
+    reduce::sum_squares((param, &layout), sums, 3 * slot + 1)?;
+    binary::update(binary::Function::Mul, [0.0; 2], &mut moved, n, grad)?;
+    let mut zero = param.on().alloc(DType::F32, 1)?;
+    fill::fill(&mut zero, 1, 0.0)?;
+    let one = Layout::contiguous(1);
+    let against = binary::map(
+        CmpOp::Lt.into(),
+        (&moved, &layout),
+        (&zero, &one),
+        DType::F32,
+    )?;
+    let count = reduce::reduce(Op::Sum, (&against, &layout), &[0])?;
+    copy::into_order((&count, &one), sums, 3 * slot + 2)
+}
+
+/// `y = alpha y + beta x` for the first `len` elements, `x` absent counts as 0; to the nearest bf16 if asked for.
+pub(crate) fn combine(
+    y: &mut TpuStorage,
+    len: usize,
+    alpha: f32,
+    x: Option<(f32, View<TpuStorage>)>,
+    to_bf16: bool,
+) -> Result<()> {
+    match x {
+        Some((beta, x)) => binary::update(binary::Function::Linear, [alpha, beta], y, len, x)?,
+        None if alpha != 1.0 => {
+            unary::update(unary::Function::Affine, [alpha.into(), 0.0], y, len)?;
+        }
+        None => {}
+    }
+    if to_bf16 {
+        unary::update(unary::Function::RoundToBf16, [0.0; 2], y, len)?;
+    }
+    Ok(())
+}
