@@ -97,6 +97,13 @@ mod tests {
     }
 
     #[test]
+    fn what_happens_if_a_device_fails_does_not_make_another_run() {
+        let a = json!({"device": {"type": "tpu", "restart": {"max": 0}, "timeout_seconds": 600, "sync": false}});
+        let b = json!({"device": {"type": "tpu", "restart": {"max": 3}, "timeout_seconds": null, "sync": true}});
+        assert!(same_run(&a, &b));
+    }
+
+    #[test]
     fn names_workers_and_the_pace_of_the_log_do_not_make_another_run() {
         let a = json!({"name": "a", "notes": null, "data": {"num_workers": 1}, "trainer": {"log_interval": 1}});
         let b = json!({"name": "b", "notes": "x", "data": {"num_workers": 2}, "trainer": {"log_interval": 5}});

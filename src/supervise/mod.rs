@@ -118,7 +118,7 @@ enum End {
     Hang(Duration),
 }
 
-/// Waits for the worker's end. Gives also the first signal that asked for it.
+/// Waits for the worker's end. Gives also the signal that asked for it: the first, or a second Ctrl-C.
 fn attend(
     worker: &mut Child,
     session: &Session,
@@ -134,7 +134,7 @@ fn attend(
         for signal in signals.pending() {
             match (asked, signal) {
                 // The second one: at once. Whatever is half-written is so under a temporary name.
-                (Some(_), SIGINT) => return Ok((End::Exit(kill(worker)?), asked)),
+                (Some(_), SIGINT) => return Ok((End::Exit(kill(worker)?), Some(SIGINT))),
                 (None, SIGUSR1) => pass_on(worker, Signal::USR1),
                 _ => pass_on(worker, Signal::TERM),
             }

@@ -46,6 +46,21 @@ fn a_crash_after_all_is_done_changes_nothing() {
 }
 
 #[test]
+fn a_worker_that_was_told_to_stop_decides_the_exit_code_if_it_can() {
+    let end = |raw| End::Exit(ExitStatus::from_raw(raw));
+    let (exit_75, killed, terminated) = (end(75 << 8), end(9), end(15));
+    // It only ever hears of SIGTERM.
+    assert_eq!(exit_code(&exit_75, Some(75), Some(SIGINT)), Some(130));
+    assert_eq!(exit_code(&exit_75, Some(75), Some(SIGTERM)), Some(75));
+    // Before it has said anything.
+    assert_eq!(exit_code(&terminated, None, Some(SIGTERM)), Some(143));
+    assert_eq!(exit_code(&killed, None, Some(SIGINT)), Some(130));
+    assert_eq!(exit_code(&killed, None, None), None);
+    let hang = End::Hang(Duration::ZERO);
+    assert_eq!(exit_code(&hang, None, Some(SIGTERM)), None);
+}
+
+#[test]
 fn exit_code_0_out_of_order_is_a_failure() {
     let error = run(DeviceConfig::default(), "exit 0").unwrap_err();
     assert!(error.contains("exit code 0"), "{error}");
