@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::Serialize;
 use tt_collators::Batch;
 use tt_nn::{Hooks, ModulePath, ParamTree};
+use tt_optimizers::Optimizers;
 use tt_tensor::{DType, Parameter, Tensor};
 
 use crate::Loss;
@@ -99,9 +100,7 @@ pub(super) fn observe<S: Sink>(
         }
         None => (Weights::read(&training.params)?, None),
     };
-    // A warmup begins at a rate of 0, which would change nothing.
-    let has_rates = |step: &u64| training.optimizers.rates(*step).all(|(_, lr)| lr > 0.0);
-    training.step = (0..=LONGEST_WARMUP).find(has_rates).unwrap_or(0);
+    training.step = step_of_highest_rate(&training.optimizers);
 
     let probe = Arc::new(Probe::new(sink));
     let batches = std::slice::from_ref(batch);
@@ -145,8 +144,19 @@ pub(super) fn observe<S: Sink>(
     Ok((sink, step, weights))
 }
 
-/// Steps among which one with a learning rate is looked for.
-const LONGEST_WARMUP: u64 = 100_000;
+/// Where updates are largest, and say most: a warmup begins at a rate of 0, which would change nothing.
+fn step_of_highest_rate(optimizers: &Optimizers) -> u64 {
+    const LONGEST_WARMUP: u64 = 100_000;
+    let rate = |step: &u64| -> f64 { optimizers.rates(*step).map(|(_, lr)| lr).product() };
+    let higher = |best: u64, step: u64| {
+        if rate(&step) > rate(&best) {
+            step
+        } else {
+            best
+        }
+    };
+    (0..=LONGEST_WARMUP).reduce(higher).unwrap_or(0)
+}
 
 /// The values of all parameters by path.
 #[derive(Clone, Default)]

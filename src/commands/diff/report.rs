@@ -202,6 +202,8 @@ impl Report {
             it.error > 0.0 && !matches!(it.role, Role::Input | Role::InputGradient)
         };
         let mut worst: Vec<&Compared> = tensors.filter(is_own).collect();
+        // What a module gives is often what its last submodule has given.
+        worst.dedup_by(|b, a| a.role == b.role && a.difference == b.difference);
         worst.sort_by(|a, b| excess(b).total_cmp(&excess(a)));
         let rows = worst.iter().take(SHOWN).map(|it| {
             let difference = &it.difference;

@@ -68,7 +68,7 @@ impl Variant {
     /// The run as it would be trained, before its first step.
     pub(super) fn prepare(self, data: Pipeline) -> Result<Prepared, Failure> {
         // The length of a run changes rates alone, and counting it may take reading all of the data.
-        let run_length = Some(self.setup.trainer_config.max_steps.unwrap_or(u64::MAX));
+        let run_length = Some(self.setup.trainer_config.max_steps.unwrap_or(1000));
         let stop = StopFlag::default();
         let job = job::assemble(self.setup, &self.composition, data, None, run_length, stop)?;
         job.prepare().map_err(job::classify)
