@@ -6,7 +6,8 @@
 
 use std::path::{Path, PathBuf};
 
-use object::{Architecture, Object, ObjectSymbol};
+use object::read::elf::{Dyn, ElfFile64, FileHeader};
+use object::{Architecture, Object, ObjectSymbol, elf};
 
 use crate::sys::RUNTIME_SYMBOLS;
 
@@ -14,6 +15,8 @@ use crate::sys::RUNTIME_SYMBOLS;
 pub const VERSION: &str = include_str!("../SDK_VERSION");
 
 const RUNTIME: &str = "libtpuv7_rt.so";
+/// What stands for the driver where the chip is emulated.
+const DAEMON: &str = "libcdm_daemon_emulator.so";
 const EMULATOR: &str = "libtpuv7_emulator.so";
 const SCALAR_EMULATOR: &str = "libtpuv7_scalar_emulator.so";
 
@@ -25,12 +28,13 @@ const DRIVER_FOLDERS: [&str; 4] = [
     "/usr/lib/x86_64-linux-gnu",
 ];
 
-const INSTALL: &str =
-    "`cargo xtask sdk` installs the emulator; or set SOPHGO_SDK to the folder of another one";
+const INSTALL: &str = "in a clone of tpu-train, `cargo xtask sdk` installs the emulator; without one, set SOPHGO_SDK to \
+    the folder tpu_mlir unpacked from the wheel of: python3 -m pip download --no-deps --only-binary=:all: \
+    --python-version 3.10 --implementation cp --platform manylinux2014_x86_64 tpu-mlir==";
 
 #[derive(Debug, thiserror::Error)]
 pub enum SdkError {
-    #[error("{} is missing; {INSTALL}", .0.display())]
+    #[error("{} is missing; {INSTALL}{VERSION}", .0.display())]
     Missing(PathBuf),
     #[error("{}: {cause}", path.display())]
     Unreadable {
@@ -47,7 +51,7 @@ pub enum SdkError {
     },
     #[error("{} does not define {symbol}: it is no runtime of a version that this program knows", path.display())]
     MissingSymbol { path: PathBuf, symbol: &'static str },
-    #[error("{} holds version {have} of the vendor's libraries, this program is made for {VERSION}; {INSTALL}", root.display())]
+    #[error("{} holds version {have} of the vendor's libraries, this program is made for {VERSION}; {INSTALL}{VERSION}", root.display())]
     WrongVersion { root: PathBuf, have: String },
 }
 
@@ -73,7 +77,8 @@ pub struct Sdk {
 impl Sdk {
     /// Finds the libraries and checks them. Error: there are none, or they are not for this program; it names the file.
     pub fn find() -> Result<Self, SdkError> {
-        if let Some(root) = std::env::var_os("SOPHGO_SDK") {
+        let named = std::env::var_os("SOPHGO_SDK").filter(|root| !root.is_empty());
+        if let Some(root) = named {
             return Self::at(Path::new(&root));
         }
         let library_path = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
@@ -113,7 +118,10 @@ impl Sdk {
                 have: have.clone(),
             });
         }
-        let kind = match folder.join(EMULATOR).exists() {
+        let runtime = folder.join(RUNTIME);
+        check_library(&runtime, RUNTIME_SYMBOLS)?;
+        // Both runtimes have the same name and functions; a missing emulator does not make one a driver's.
+        let kind = match needs(&runtime, DAEMON)? {
             true => SdkKind::Emulator,
             false => SdkKind::Driver,
         };
@@ -122,8 +130,8 @@ impl Sdk {
             kind,
             version,
         };
-        check_library(&sdk.runtime(), RUNTIME_SYMBOLS)?;
         if kind == SdkKind::Emulator {
+            check_library(&sdk.folder.join(DAEMON), &[])?;
             check_library(&sdk.emulator(), &["tpu_kernel_init"])?;
             check_library(&sdk.scalar_emulator(), &[])?;
         }
@@ -174,6 +182,33 @@ fn check_library(path: &Path, symbols: &[&'static str]) -> Result<(), SdkError> 
         Some(symbol) => Err(SdkError::MissingSymbol { path, symbol }),
         None => Ok(()),
     }
+}
+
+/// Whether the library at `path` is linked against the one of this name.
+fn needs(path: &Path, name: &str) -> Result<bool, SdkError> {
+    let path = path.to_owned();
+    let bytes = match std::fs::read(&path) {
+        Ok(bytes) => bytes,
+        Err(cause) => return Err(SdkError::Unreadable { path, cause }),
+    };
+    let read = || -> object::Result<bool> {
+        let data = &*bytes;
+        let header = ElfFile64::<object::Endianness>::parse(data)?;
+        let (endian, header) = (header.endian(), header.elf_header());
+        let sections = header.sections(endian, data)?;
+        let Some((entries, strings)) = sections.dynamic(endian, data)? else {
+            return Ok(false);
+        };
+        let strings = sections.strings(endian, data, strings)?;
+        Ok(entries.iter().any(|entry| {
+            entry.tag32(endian) == Some(elf::DT_NEEDED)
+                && entry.string(endian, strings) == Ok(name.as_bytes())
+        }))
+    };
+    read().map_err(|cause| SdkError::NotElf {
+        path,
+        cause: cause.to_string(),
+    })
 }
 
 /// Of this program.
@@ -242,6 +277,53 @@ mod tests {
         let text = error.to_string();
         assert!(text.contains(RUNTIME) && text.contains("Riscv64"), "{text}");
         assert!(matches!(error, SdkError::WrongMachine { .. }));
+    }
+
+    /// A library for this machine, linked against the stubs of `needs`, that defines `symbols`; `None` without a C compiler.
+    fn compile(folder: &Path, name: &str, symbols: &[&str], needs: &[&str]) -> Option<()> {
+        let source = folder.join("source.c");
+        let code: String = symbols
+            .iter()
+            .map(|symbol| format!("int {symbol}(void) {{ return 0; }}\n"))
+            .collect();
+        fs::write(&source, code).unwrap();
+        let mut cc = std::process::Command::new("cc");
+        cc.args(["-shared", "-fPIC", "-Wl,--no-as-needed", "-o"]);
+        cc.arg(folder.join(name)).arg(&source).arg("-L").arg(folder);
+        cc.args(needs.iter().map(|name| format!("-l:{name}")));
+        cc.arg(format!("-Wl,-soname,{name}"));
+        match cc.status() {
+            Ok(status) => assert!(status.success(), "{cc:?}"),
+            Err(cause) => {
+                assert!(std::env::var_os("CI").is_none(), "cc: {cause}");
+                eprintln!("skipped: cc: {cause}");
+                return None;
+            }
+        }
+        Some(())
+    }
+
+    #[test]
+    fn what_the_runtime_is_linked_against_tells_an_emulator_from_a_driver() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path();
+        let compiled = compile(folder, DAEMON, &[], &[])
+            .and_then(|()| compile(folder, RUNTIME, RUNTIME_SYMBOLS, &[DAEMON]))
+            .and_then(|()| compile(folder, SCALAR_EMULATOR, &[], &[]));
+        if compiled.is_none() {
+            return;
+        }
+        // An emulator that is missing is missing, and not a chip.
+        let error = Sdk::at(folder).unwrap_err();
+        assert!(
+            matches!(&error, SdkError::Missing(path) if path.ends_with(EMULATOR)),
+            "{error}"
+        );
+        compile(folder, EMULATOR, &["tpu_kernel_init"], &[]).unwrap();
+        assert_eq!(Sdk::at(folder).unwrap().kind, SdkKind::Emulator);
+
+        compile(folder, RUNTIME, RUNTIME_SYMBOLS, &[]).unwrap();
+        assert_eq!(Sdk::at(folder).unwrap().kind, SdkKind::Driver);
     }
 
     #[cfg(target_arch = "x86_64")]
