@@ -29,7 +29,7 @@ impl DeviceBatch {
                 input_ids: Tensor::from_slice(&batch.input_ids, shape, device)?,
                 positions,
             },
-            targets: shifted(batch, device)?,
+            targets: Tensor::from_slice(&shifted(batch), shape, device)?,
         })
     }
 
@@ -44,9 +44,8 @@ impl DeviceBatch {
 }
 
 /// Labels moved one position to the left within each row.
-fn shifted(batch: &Batch, device: Device) -> Result<Tensor> {
-    let labels = Tensor::from_slice(&batch.labels, (batch.rows, batch.seq_len), device)?;
-    let last = Tensor::from_slice(&[IGNORE], (1, 1), device)?.expand((batch.rows, 1))?;
-    let rest = labels.narrow(1, 1, batch.seq_len - 1)?;
-    Ok(Tensor::cat(&[rest, last], 1)?)
+fn shifted(batch: &Batch) -> Vec<i64> {
+    let rows = batch.labels.chunks_exact(batch.seq_len.max(1));
+    rows.flat_map(|row| row[1..].iter().copied().chain([IGNORE]))
+        .collect()
 }

@@ -12,7 +12,7 @@ use tt_optimizers::{
     TorchAdafactorConfig,
 };
 use tt_tensor::{Device, Tape, Tensor, fused};
-use tt_testkit::{Golden, Tensors, devices, relative_l2};
+use tt_testkit::{Golden, Tensors, on_each_device, relative_l2};
 
 #[derive(Deserialize)]
 struct Cases {
@@ -138,13 +138,7 @@ impl Run {
     }
 }
 
-fn check(name: &str) {
-    for device in devices() {
-        check_on(name, device);
-    }
-}
-
-fn check_on(name: &str, device: Device) {
+fn check(name: &str, device: Device) {
     let golden = Golden::open("optim");
     let cases: Cases = golden.json("cases.json");
     let case = &cases.cases[name];
@@ -236,7 +230,7 @@ fn check_state(name: &str, optimizer: &dyn Optimizer, reference: &Tensors) {
 
 macro_rules! golden_optim {
     ($($test:ident: $case:literal;)*) => {
-        $(#[test] fn $test() { check($case); })*
+        $(on_each_device! { fn $test(device) { check($case, device); } })*
 
         #[test]
         fn golden_optim_has_a_test_for_every_case() {
@@ -275,12 +269,11 @@ golden_optim! {
     golden_optim_sgd_nesterov: "sgd_nesterov";
 }
 
-#[test]
-fn golden_optim_clipping_by_norm_and_by_value() {
-    let golden = Golden::open("optim");
-    let cases: Cases = golden.json("cases.json");
-    assert!(cases.clipping.len() >= 6);
-    for device in devices() {
+on_each_device! {
+    fn golden_optim_clipping_by_norm_and_by_value(device) {
+        let golden = Golden::open("optim");
+        let cases: Cases = golden.json("cases.json");
+        assert!(cases.clipping.len() >= 6);
         for example in &cases.clipping {
             let names: Vec<String> = example.first_clipped.keys().cloned().collect();
             let run = Run::new(&golden, &names, device);

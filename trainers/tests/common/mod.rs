@@ -33,6 +33,10 @@ pub fn metrics(run_dir: &Path) -> Metrics {
 
 /// `max_steps` steps of two micro-batches on the embedded stories.
 pub fn job(max_steps: u64) -> TrainJob {
+    job_on(Device::Cpu, max_steps)
+}
+
+pub fn job_on(device: Device, max_steps: u64) -> TrainJob {
     let config: TrainerConfig = serde_json::from_value(json!({
         "type": "lm_trainer.LMTrainer", "max_steps": max_steps,
         "global_batch_size": 8, "micro_batch_size": 4, "max_grad_norm": 1.0,
@@ -55,7 +59,7 @@ pub fn job(max_steps: u64) -> TrainJob {
     };
     let data = Pipeline::open(&data, &options).unwrap();
     let model = model(0.1);
-    let params = ParamTree::init(&model.params(), Seed::new(1), Device::Cpu).unwrap();
+    let params = ParamTree::init(&model.params(), Seed::new(1), device).unwrap();
     TrainJob {
         optimizers: optimizers(&params, max_steps),
         params,
@@ -63,7 +67,7 @@ pub fn job(max_steps: u64) -> TrainJob {
         trainer: Box::new(LMTrainer::new(0.0, 0.0)),
         config,
         data,
-        device: Device::Cpu,
+        device,
         precision: Precision::F32,
         seed: 1,
         recompute: None,
