@@ -36,7 +36,7 @@ pub fn tpu() -> Option<TpuDevice> {
             std::env::var("TT_TPU_CORES").map_or(2, |cores| cores.parse().expect("a number"));
         let options = Options {
             cores: Some(cores),
-            forbid_fallback: std::env::var_os("TT_TPU_STRICT").is_some(),
+            forbid_fallback: true,
             ..Options::default()
         };
         Some(tt_tpu::open(&options).expect("the TPU opens"))

@@ -1,0 +1,109 @@
+//! What a training step does on the device.
+
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::Instant;
+
+use serde_json::json;
+use tt_collators::Batch;
+use tt_models::{Model, Qwen2Config, Qwen2ForCausalLM};
+use tt_nn::ParamTree;
+use tt_optimizers::{AdamW, AdamWConfig, Optimizers, Schedule};
+use tt_tensor::{Device, Precision, Seed, TpuDevice};
+use tt_trainers::{LMTrainer, Trainer, Training};
+
+const ROWS: usize = 4;
+const LENGTH: usize = 64;
+
+/// The shape of `model/size=nano`.
+fn model() -> Arc<dyn Model> {
+    let config: Qwen2Config = serde_json::from_value(json!({
+        "vocab_size": 512, "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128,
+        "tie_word_embeddings": true,
+    }))
+    .unwrap();
+    Arc::new(Qwen2ForCausalLM::new(config).unwrap())
+}
+
+fn training(tpu: TpuDevice, precision: Precision) -> Training {
+    let model = model();
+    let device = Device::Tpu(tpu);
+    let params = ParamTree::init(&model.params(), Seed::new(0), device).unwrap();
+    let adamw = AdamW::new(AdamWConfig::new(1e-3), &params).unwrap();
+    let optimizers = Optimizers::single(adamw, Schedule::constant());
+    let mut training = Training::new(model, params, optimizers, Seed::new(0), device);
+    training.precision = precision;
+    training.clipping.max_norm = Some(1.0);
+    training
+}
+
+fn batch() -> Batch {
+    let ids: Vec<u32> = (0..ROWS * LENGTH)
+        .map(|i| (i * 7919 % 512) as u32)
+        .collect();
+    Batch {
+        rows: ROWS,
+        seq_len: LENGTH,
+        labels: ids.iter().map(|&id| i64::from(id)).collect(),
+        input_ids: ids,
+        segment_ids: vec![1; ROWS * LENGTH],
+        position_ids: (0..ROWS).flat_map(|_| 0..LENGTH as u32).collect(),
+        num_targets: ROWS * (LENGTH - 1),
+        ..Batch::default()
+    }
+}
+
+/// The part of the page about a step, measured now.
+pub fn section(tpu: TpuDevice) -> String {
+    let mut text = format!(
+        "\
+## A training step
+
+Qwen2 of the size `nano`, one micro-batch of {ROWS} x {LENGTH} tokens, AdamW and clipping by the global norm. Uploads are ids, \
+positions, segments and labels; the one download is the numbers that are logged. Seconds are those of the emulator on the \
+machine that wrote this page and say nothing about a chip.
+
+| precision | launches | uploads | downloads | emulator seconds |
+| --- | --- | --- | --- | --- |
+"
+    );
+    let mut launches = String::new();
+    for (precision, name) in [(Precision::F32, "f32"), (Precision::Bf16, "bf16")] {
+        let mut training = training(tpu, precision);
+        let mut trainer = LMTrainer::new(0.0, 0.0);
+        let batch = [batch()];
+        trainer.train_step(&mut training, &batch).unwrap();
+        let before = tpu.stats();
+        let started = Instant::now();
+        trainer.train_step(&mut training, &batch).unwrap();
+        let seconds = started.elapsed().as_secs_f64();
+        let after = tpu.stats();
+        let counts = [
+            after.num_launches() - before.num_launches(),
+            after.uploads - before.uploads,
+            after.downloads - before.downloads,
+        ];
+        let [launched, uploads, downloads] = counts;
+        writeln!(
+            text,
+            "| {name} | {launched} | {uploads} | {downloads} | {seconds:.1} |"
+        )
+        .unwrap();
+        if precision == Precision::F32 {
+            let mut kernels: Vec<(&str, u64)> = after
+                .launches
+                .iter()
+                .map(|(kernel, count)| (*kernel, count - before.launches.get(kernel).unwrap_or(&0)))
+                .filter(|(_, count)| *count > 0)
+                .collect();
+            kernels.sort_by_key(|(kernel, count)| (std::cmp::Reverse(*count), *kernel));
+            let kernels = kernels
+                .iter()
+                .map(|(kernel, count)| format!("`{kernel}` {count}"));
+            launches = kernels.collect::<Vec<_>>().join(", ");
+        }
+    }
+    writeln!(text, "\nLaunches of the f32 step: {launches}.").unwrap();
+    text
+}
