@@ -48,6 +48,11 @@ fn agree(
     let (ours, reference) = (run(device, inputs, fused), run(device, inputs, composed));
     for (i, (ours, reference)) in ours.iter().zip(&reference).enumerate() {
         let what = if i == 0 { "value" } else { inputs[i - 1].0 };
+        // A gradient that cancels (of a query that sees one key) is rounding noise on both sides.
+        let is_noise = |values: &[f32]| values.iter().all(|value| value.abs() < 1e-6);
+        if is_noise(ours) && is_noise(reference) {
+            continue;
+        }
         let error = relative_l2(ours, reference);
         assert!(error < 2e-5, "{name}: {what} differs by {error:.1e}");
     }
@@ -249,7 +254,9 @@ on_each_device! {
         });
         let outside = Tensor::from_slice(&[5u32], 1, device).unwrap();
         let weight = Tensor::zeros((5, 7), device).unwrap();
-        assert!(fused::embedding(&weight, &outside).unwrap_err().to_string().contains('5'));
+        // The CPU finds it at once, a device by the next read.
+        let error = fused::embedding(&weight, &outside).and_then(|y| y.to_vec::<f32>()).unwrap_err().to_string();
+        assert!(error.contains(if device == Device::Cpu { "5" } else { "out of range" }), "{error}");
     }
 }
 
@@ -265,7 +272,7 @@ on_each_device! {
         assert_eq!(x.grad().unwrap().to_vec::<f32>().unwrap(), kept);
         let share = kept.iter().filter(|v| **v != 0.0).count() as f64 / len as f64;
         assert!((share - 0.75).abs() < 0.01, "{share}");
-        assert!(kept.iter().all(|v| *v == 0.0 || *v == 1.0 / 0.75));
+        assert!(kept.iter().all(|v| *v == 0.0 || (*v * 0.75 - 1.0).abs() < 1e-6));
         let other = fused::dropout(&x.value(), p, Seed::new(3).fold(2).key()).unwrap();
         assert_ne!(other.to_vec::<f32>().unwrap(), kept);
     }
@@ -279,12 +286,12 @@ on_each_device! {
         let weight = Tensor::full(2.0, (), device).unwrap();
         let scalar = |tensor: &Tensor| tensor.to_vec::<f32>().unwrap()[0];
         let (factor, norm) = fused::clip_scale(&squares, &weight, Some(1.0)).unwrap();
-        assert!((scalar(&norm) - 6.5).abs() < 1e-6);
+        assert!((scalar(&norm) / 6.5 - 1.0).abs() < 1e-6);
         assert!((scalar(&factor) - 0.5 / 6.500001).abs() < 1e-6);
         let (factor, _) = fused::clip_scale(&squares, &weight, Some(100.0)).unwrap();
-        assert_eq!(scalar(&factor), 0.5);
+        assert!((scalar(&factor) / 0.5 - 1.0).abs() < 1e-6);
         let (factor, _) = fused::clip_scale(&squares, &weight, None).unwrap();
-        assert_eq!(scalar(&factor), 0.5);
+        assert!((scalar(&factor) / 0.5 - 1.0).abs() < 1e-6);
         let nothing = Tensor::zeros(2, device).unwrap();
         let none = Tensor::zeros((), device).unwrap();
         let (factor, norm) = fused::clip_scale(&nothing, &none, Some(1.0)).unwrap();

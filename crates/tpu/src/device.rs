@@ -421,6 +421,17 @@ impl State {
         self.stats.free_bytes = 0;
     }
 
+    /// Forgets a fault that has been reported, so that the device is of use to whoever handles the error.
+    fn clear_fault(&mut self, runtime: &sys::Runtime) -> Result<()> {
+        static NONE: [u8; 4 * STATE_WORDS] = [0; 4 * STATE_WORDS];
+        let (words, bytes) = (self.words as DevicePtr, NONE.len() as u64);
+        // SAFETY: a page was allocated for the words; the source lives for ever.
+        let status = unsafe {
+            (runtime.copy_to_device_async)(words, NONE.as_ptr().cast(), bytes, self.stream)
+        };
+        succeeded("copy to the device", status)
+    }
+
     /// Waits for the stream, then asks whether a kernel found something wrong.
     fn wait(&mut self, runtime: &sys::Runtime) -> Result<()> {
         let waiting = self.flight.waiting(Wait::Launches);
@@ -441,6 +452,7 @@ impl State {
             0 => Ok(()),
             fault => {
                 let sequence = word(2);
+                self.clear_fault(runtime)?;
                 let op = queued
                     .iter()
                     .find(|(at, _)| *at == sequence)
