@@ -41,7 +41,8 @@ pub fn clip_scale(
     weight: &Tensor,
     max_norm: Option<f64>,
 ) -> Result<(Tensor, Tensor)> {
-    let least = Tensor::full(f32::MIN_POSITIVE, (), weight.device())?;
+    // Far below any weight, and far enough from the end of f32 that every device has its reciprocal.
+    let least = Tensor::full(1e-30, (), weight.device())?;
     let inverse = weight.reshape(())?.maximum(&least)?.recip()?;
     let norm = squares.sum_all()?.sqrt()?.mul(&inverse)?;
     let factor = match max_norm {
