@@ -115,6 +115,28 @@ fn rows_are_normalised_and_their_gradients_are_the_cpus() {
 }
 
 #[test]
+fn no_rows_have_a_gradient_of_zero() {
+    let Some(device) = device() else { return };
+    let none = upload(device, &CpuStorage::F32(vec![]));
+    let weight = upload(device, &CpuStorage::F32(vec![1.0; 3]));
+    let (no_rows, of_weight) = (Layout::contiguous((0, 3)), Layout::contiguous(3));
+    for (write, expected) in [(Write::Accumulate, 5.0), (Write::Assign, 0.0)] {
+        let mut dweight = upload(device, &CpuStorage::F32(vec![5.0; 3]));
+        TpuStorage::rms_norm_backward(
+            (&none, &no_rows),
+            (&weight, &of_weight),
+            (&none, &Layout::contiguous(0)),
+            (&none, &no_rows),
+            None,
+            Some((&mut dweight, write)),
+        )
+        .unwrap();
+        let dweight = widened(&dweight.to_cpu_storage().unwrap());
+        assert_eq!(dweight, [expected; 3], "{write:?}");
+    }
+}
+
+#[test]
 fn pairs_are_rotated_and_turned_back() {
     let Some(device) = device() else { return };
     for (batch, tokens, heads, dim) in [

@@ -6,6 +6,7 @@ use tt_cpu::{View, Write};
 use crate::error::Result;
 use crate::launch::{code, kernels};
 use crate::ops::copy::contiguous;
+use crate::ops::fill::fill;
 use crate::ops::operand::{dense, ensure, output};
 use crate::ops::reduce;
 use crate::storage::{TpuStorage, elements, start};
@@ -88,7 +89,10 @@ pub(crate) fn rms_norm_backward(
 ) -> Result<()> {
     let [rows, dim] = rows_and_dim("rms_norm_backward", x.1, weight.1)?;
     if rows == 0 {
-        return Ok(());
+        return match dweight {
+            Some((dweight, Write::Assign)) => fill(dweight, dim, 0.0),
+            _ => Ok(()),
+        };
     }
     let device = x.0.on();
     let (x, dy) = (contiguous(x)?, contiguous(dy)?);
