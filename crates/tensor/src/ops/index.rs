@@ -25,7 +25,7 @@ impl Tensor {
         let (shape, ids) = (self.shape().clone(), ids.detach());
         record("index_select", &[self], out, move |g| {
             let grad = g.output();
-            let zeros = Tensor::zeros(shape, grad.device)?;
+            let zeros = Tensor::zeros(shape, grad.device)?.to_dtype(grad.dtype)?;
             g.add(0, zeros.index_add(&ids, &grad, dim)?)
         })
     }
@@ -65,7 +65,7 @@ impl Tensor {
         let (shape, ids) = (source.shape().clone(), ids.detach());
         record("gather", &[&source], out, move |g| {
             let grad = g.output();
-            let zeros = Tensor::zeros(shape, grad.device)?;
+            let zeros = Tensor::zeros(shape, grad.device)?.to_dtype(grad.dtype)?;
             g.add(0, zeros.scatter_add(&ids, &grad, dim)?)
         })
     }
