@@ -6,6 +6,7 @@
 mod candle;
 mod device;
 mod error;
+mod exit;
 mod fallback;
 pub mod flight;
 mod fused;
