@@ -4,8 +4,8 @@
 //! before; and around each call that may block, that it waits. The file outlives the process, and another one reads it
 //! ([`Flight::read`]) while this one works or after.
 //!
-//! It begins with [`Header`], mapped into memory, so that a count is one store. After it comes a ring of the last
-//! [`RING`] launches, a line of text each, written in place: `1024 matmul m=64 ..`. Together less than a microsecond a launch,
+//! It begins with a header, mapped into memory, so that a count is one store. After it comes a ring of the last
+//! launches, a line of text each, written in place: `1024 matmul m=64 ..`. Together less than a microsecond a launch,
 //! and a comparison where the record is [off](FlightRecord::off). Errors of the file are ignored: they must not end a
 //! run.
 //!

@@ -23,7 +23,7 @@ pub(crate) fn bytes() -> Result<&'static [u8]> {
 
 /// Bytes of the argument struct of every kernel that `module` defines.
 ///
-/// A kernel `f` comes with a constant `f_args_bytes` ([`kernels/kernel.h`]).
+/// A kernel `f` comes with a constant `f_args_bytes` (`kernels/kernel.h`).
 pub(crate) fn kernels(module: &[u8]) -> Result<HashMap<String, usize>> {
     let bad = |what: &str| Error::Module(what.to_owned());
     let elf = object::File::parse(module).map_err(|error| Error::Module(error.to_string()))?;

@@ -116,7 +116,7 @@ fn page(rows: &[String], step: &str) -> String {
         "\
 # What runs on a Sophgo TPU
 
-Written by `cargo xtask docs`, from measurements on the vendor's BM1690 emulator with two cores.
+Written by the test `the_page_on_support_is_current` with `TT_WRITE_DOCS=1`, from measurements on the vendor's BM1690 emulator with two cores.
 
 ## Operations
 
@@ -157,7 +157,7 @@ fn the_page_on_support_is_current() {
             .filter(|line| line.starts_with("| ") && line.matches('|').count() == 9)
             .skip(2)
             .collect();
-        let advice = "`cargo xtask docs` writes docs/tpu-support.md";
+        let advice = "`TT_WRITE_DOCS=1 cargo test -p tt-trainers --test tpu_support` writes docs/tpu-support.md";
         assert_eq!(written.len(), rows.len(), "{advice}");
         for (written, measured) in written.iter().zip(&rows) {
             compare(written, measured).unwrap_or_else(|why| panic!("{why}; {advice}"));

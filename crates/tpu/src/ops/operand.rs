@@ -8,7 +8,7 @@ use tt_cpu::View;
 use crate::error::{Error, Result};
 use crate::storage::{TpuStorage, start};
 
-/// Ends with [`Error::Operand`](crate::Error::Operand) unless `condition` holds.
+/// Ends with [`Error::Operand`] unless `condition` holds.
 macro_rules! ensure {
     ($condition:expr, $($message:tt)+) => {
         if !$condition {
