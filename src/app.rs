@@ -114,7 +114,7 @@ impl App {
                         on_device,
                         run,
                     } => (config_name, on_device, run),
-                    Work::Plain(run) => return run(&args.overrides),
+                    Work::Plain(run) => return run(&args.overrides, &args.options),
                 };
                 let composer = match &args.rerun {
                     Some(folder) => rerun::composer(folder)?,

@@ -169,7 +169,7 @@ pub(super) const FLAGS: &[Flag] = &[
         long: JSON,
         short: None,
         value: None,
-        about: "With plan and diff: print JSON",
+        about: "With plan, diff and doctor: print JSON",
         set: |args, _| {
             args.options.json = true;
             Ok(())

@@ -230,12 +230,16 @@ impl Args {
         const TRAIN: &[&str] = &[commands::TRAIN.name];
         const PLAN: &[&str] = &[commands::PLAN.name];
         const DIFF: &[&str] = &[commands::DIFF.name];
-        const PLAN_AND_DIFF: &[&str] = &[commands::PLAN.name, commands::DIFF.name];
+        const WITH_JSON: &[&str] = &[
+            commands::PLAN.name,
+            commands::DIFF.name,
+            commands::DOCTOR.name,
+        ];
         for (flag, owners, is_given) in [
             ("--multirun", TRAIN, self.multirun),
             (rerun::FLAG, TRAIN, self.rerun.is_some()),
             (MEMORY, PLAN, self.options.memory_bytes.is_some()),
-            (JSON, PLAN_AND_DIFF, self.options.json),
+            (JSON, WITH_JSON, self.options.json),
             (A, DIFF, !self.options.diff.a.is_empty()),
             (B, DIFF, self.options.diff.b.is_some()),
             (TOLERANCE, DIFF, self.options.diff.tolerance.is_some()),

@@ -10,6 +10,7 @@ use anyhow::{Context, anyhow};
 use serde_json::{Map, Value as Json};
 use tt_config::Node;
 
+use crate::commands::Options;
 use crate::failure::Failure;
 use crate::origins::ORIGINS;
 use crate::out;
@@ -20,7 +21,7 @@ use crate::sweep::progress::last_row_with;
 /// Longer values are cut short.
 const MOST_CHARS: usize = 80;
 
-pub(crate) fn run(folders: &[String]) -> Result<ExitCode, Failure> {
+pub(crate) fn run(folders: &[String], _: &Options) -> Result<ExitCode, Failure> {
     let text = match folders {
         [run] => summary(&Run::read(run)?)?,
         [a, b] => comparison(&Run::read(a)?, &Run::read(b)?),

@@ -1,6 +1,7 @@
 //! The subcommands, one file each.
 
 pub(crate) mod diff;
+mod doctor;
 mod export;
 mod generate;
 pub(crate) mod inspect;
@@ -32,7 +33,7 @@ pub(crate) struct Invocation {
 /// What some commands take besides overrides.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Options {
-    /// Of `plan` and `diff`: print JSON.
+    /// Of `plan`, `diff` and `doctor`: print JSON.
     pub(crate) json: bool,
     /// Of `plan`: what the run may take; `None`: what the machine has.
     pub(crate) memory_bytes: Option<u64>,
@@ -81,7 +82,7 @@ pub(crate) enum Work {
         run: fn(Invocation) -> Result<ExitCode, Failure>,
     },
     /// On its arguments as they are.
-    Plain(fn(&[String]) -> Result<ExitCode, Failure>),
+    Plain(fn(&[String], &Options) -> Result<ExitCode, Failure>),
 }
 
 /// The root config of a run.
@@ -146,4 +147,11 @@ const INSPECT: Command = Command {
     work: Work::Plain(inspect::run),
 };
 
-pub(crate) const TABLE: &[Command] = &[TRAIN, PLAN, DIFF, GENERATE, EXPORT, INSPECT];
+/// What looks at the machine.
+pub(crate) const DOCTOR: Command = Command {
+    name: "doctor",
+    about: "Report what this machine has for training, and try its TPU",
+    work: Work::Plain(doctor::run),
+};
+
+pub(crate) const TABLE: &[Command] = &[TRAIN, PLAN, DIFF, GENERATE, EXPORT, INSPECT, DOCTOR];

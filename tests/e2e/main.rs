@@ -8,6 +8,7 @@ mod command_line;
 mod completion;
 mod configs;
 mod diff;
+mod doctor;
 mod faults;
 mod generate;
 mod gguf;
