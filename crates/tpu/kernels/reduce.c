@@ -3,7 +3,8 @@
 // reduce_rows: y[r] of x[r, 0..len]: sum, sum of squares, largest, smallest, position of the first largest or smallest (u32).
 // Rows lie over the lanes, several in each if they are short, and pass through in pieces if they are long.
 // sum_columns: y[o, c] (+)= sum over l of x[o, l, c].
-// The order of additions depends on the sizes alone. NaN gives a sum of NaN; it counts as smaller than any number.
+// The order of additions depends on the sizes alone. NaN gives a sum of NaN. Extrema pass it over (where the
+// CPU's keep one that comes first); of NaN alone they are the infinity that any number replaces, at position 0.
 // Limits: positions below 2^24.
 #include "rows.h"
 
@@ -44,6 +45,24 @@ static void combine(row_op_t op, local_addr_t y, local_addr_t x, const dim4 *sha
   }
 }
 
+// As reduce_row, but infinities count, where the pools begin with the largest finite number. Folds rows in halves, in place.
+static void extremum(row_op_t op, local_addr_t y, local_addr_t x, int c, int w) {
+  const dim4 row = {1, c, 1, w}, one = {1, c, 1, 1};
+  dim4 stride;
+  tpu_aligned_stride(&stride, 0, &row, DT_FP32);
+  if (op == ROW_MIN) tpu_bdc_neg(x, x, &row, NULL, NULL, DT_FP32);
+  // Of NaN and a second operand the engine takes the second.
+  tpu_bdc_max_C(x, x, f32_scalar(-INFINITY), &row, NULL, NULL, DT_FP32);
+  while (w > 1) {
+    const int half = w > 16 ? ALIGN(DIV_UP(w, 2), 16) : DIV_UP(w, 2);
+    const dim4 shape = {1, c, 1, w - half};
+    tpu_bdc_max(x, x, x + half * 4, &shape, &stride, &stride, &stride, DT_FP32);
+    w = half;
+  }
+  tpu_bdc_cpy(y, x, &one, NULL, &stride, DT_FP32);
+  if (op == ROW_MIN) tpu_bdc_neg(y, y, &one, NULL, NULL, DT_FP32);
+}
+
 // Values of c rows from `row` on to ALL.
 static void reduce(const reduce_rows_t *a, row_op_t op, long long row, int c) {
   const dim4 one = {1, c, 1, 1};
@@ -52,7 +71,12 @@ static void reduce(const reduce_rows_t *a, row_op_t op, long long row, int c) {
     const dim4 shape = {1, c, 1, w};
     load_piece(a, row, from, c, w);
     if (a->op == SUM_SQUARES) tpu_bdc_fp_mul(X, X, X, &shape, NULL, NULL, NULL, DT_FP32);
-    reduce_row(op, from == 0 ? ALL : PART, X, c, w);
+    const local_addr_t y = from == 0 ? ALL : PART;
+    if (op == ROW_SUM) {
+      reduce_row(op, y, X, c, w);
+    } else {
+      extremum(op, y, X, c, w);
+    }
     if (from > 0) combine(op, ALL, PART, &one);
   }
 }
@@ -76,6 +100,9 @@ static void find(const reduce_rows_t *a, long long row, int c) {
     reduce_row(ROW_MIN, from == 0 ? AT : PART, MASKED, c, w);
     if (from > 0) combine(ROW_MIN, AT, PART, &one);
   }
+  // A value that is nowhere, since all are NaN.
+  tpu_bdc_less_C(PART, AT, f32_scalar(33554432.f), f32_scalar(1.f), &one, NULL, NULL, DT_FP32, DT_FP32);
+  tpu_bdc_fp_mul(AT, AT, PART, &one, NULL, NULL, NULL, DT_FP32);
 }
 
 KERNEL(reduce_rows, reduce_rows_t) {

@@ -121,6 +121,58 @@ fn the_first_of_equal_elements_is_found() {
 }
 
 #[test]
+fn infinities_are_extrema_like_any_number() {
+    let Some(device) = device() else { return };
+    for len in [1, 3, 16, 17, 5000] {
+        let cases = [f32::INFINITY, -f32::INFINITY];
+        for (most, last) in cases.iter().flat_map(|&x| [(x, x), (x, 1.0), (x, -x)]) {
+            let mut row = vec![most; len];
+            row[len - 1] = last;
+            let what = format!("{len} of {most}, then {last}");
+            let host = CpuStorage::F32(row);
+            let layout = Layout::contiguous((1, len));
+            let x = upload(device, &host);
+            for op in [ReduceOp::Max, ReduceOp::Min] {
+                let ours = x.reduce_op(op, &layout, &[1]).unwrap();
+                let truth = host.reduce_op(op, &layout, &[1]).unwrap();
+                let ours = widened(&ours.to_cpu_storage().unwrap());
+                assert_eq!(ours, widened(&truth), "{what}");
+            }
+            for op in [ReduceOp::ArgMax, ReduceOp::ArgMin] {
+                let ours = x.reduce_op(op, &layout, &[1]).unwrap();
+                let ours = ours.to_cpu_storage().unwrap();
+                let truth = host.reduce_op(op, &layout, &[1]).unwrap();
+                let truth = truth.as_slice::<u32>().unwrap();
+                assert_eq!(ours.as_slice::<u32>().unwrap(), truth, "{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn extrema_pass_over_nan_and_their_positions_are_in_the_row() {
+    let Some(device) = device() else { return };
+    let nan = f32::NAN;
+    for (row, [max, min], at) in [
+        ([1.0, nan, 2.0], [2.0, 1.0], [2, 0]),
+        ([nan, 2.0, 1.0], [2.0, 1.0], [1, 2]),
+        ([2.0, 1.0, nan], [2.0, 1.0], [0, 1]),
+        ([nan; 3], [-f32::INFINITY, f32::INFINITY], [0, 0]),
+    ] {
+        let x = upload(device, &CpuStorage::F32(row.to_vec()));
+        let reduced = |op| {
+            let y = x.reduce_op(op, &Layout::contiguous((1, 3)), &[1]).unwrap();
+            y.to_cpu_storage().unwrap()
+        };
+        assert_eq!(widened(&reduced(ReduceOp::Max)), [max], "{row:?}");
+        assert_eq!(widened(&reduced(ReduceOp::Min)), [min], "{row:?}");
+        for (op, at) in [ReduceOp::ArgMax, ReduceOp::ArgMin].into_iter().zip(at) {
+            assert_eq!(reduced(op).as_slice::<u32>().unwrap(), [at], "{row:?}");
+        }
+    }
+}
+
+#[test]
 fn the_sum_of_nothing_is_zero_and_of_nan_nan() {
     let Some(device) = device() else { return };
     let x = upload(device, &CpuStorage::F32(vec![1.0, f32::NAN, 2.0, 3.0]));
