@@ -150,9 +150,26 @@ fn elements_are_gathered_and_scattered_along_any_dim() {
 }
 
 #[test]
+fn a_choice_from_nothing_is_refused() {
+    let Some(device) = device() else { return };
+    let x = upload(device, &CpuStorage::F32(vec![]));
+    let index = upload(device, &CpuStorage::U32(vec![0]));
+    let (layout, at) = (Layout::contiguous((0, 3)), Layout::contiguous(1));
+    assert!(x.index_select(&index, &layout, &at, 0).is_err());
+    let (layout, at) = (Layout::contiguous((0, 1)), Layout::contiguous((1, 1)));
+    assert!(x.gather(&layout, &index, &at, 0).is_err());
+}
+
+#[test]
 fn an_embedding_and_its_gradient_are_the_cpus() {
     let Some(device) = device() else { return };
-    for (size, width, count) in [(50, 10, 13), (1000, 384, 777), (3, 5000, 9)] {
+    // The last is taller than the dims of a DMA.
+    for (size, width, count) in [
+        (50, 10, 13),
+        (1000, 384, 777),
+        (3, 5000, 9),
+        (151_936, 8, 600),
+    ] {
         let ids = CpuStorage::U32((0..count).map(|i| (i * i % size) as u32).collect());
         let at = Layout::contiguous(count);
         for dtype in [DType::F32, DType::BF16, DType::F16] {

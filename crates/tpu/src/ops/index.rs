@@ -154,6 +154,7 @@ fn select_rows(
     y: &TpuStorage,
     [outer, size, width]: [usize; 3],
 ) -> Result<()> {
+    ensure!(size > 0, "index_select from no rows");
     ensure!(
         size.max(width) < i32::MAX as usize,
         "index_select from {size} rows of {width}"
@@ -326,6 +327,7 @@ fn by_element(
     if other == 0 {
         return Ok(());
     }
+    ensure!(size > 0, "{op:?} among no elements");
     let bytes = |len: usize, storage: &TpuStorage| TpuStorage::bytes_of(storage.kind(), len);
     let (x_len, y_len) = if op == Element::Gather {
         (side, other)
