@@ -295,14 +295,7 @@ impl BackendStorage for TpuStorage {
     }
 
     fn const_set(&mut self, value: Scalar, l: &Layout) -> Result<()> {
-        if !l.is_contiguous() || l.start_offset() > 0 {
-            return fallback::write("const_set", [self], |[x]| x.const_set(value, l));
-        }
-        Ok(ops::fill::fill(
-            self,
-            l.shape().elem_count(),
-            value.to_f64(),
-        )?)
+        Ok(ops::fill::fill_view(self, l, value.to_f64())?)
     }
 }
 

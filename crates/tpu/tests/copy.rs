@@ -3,6 +3,7 @@
 mod common;
 
 use candle_core::backend::BackendStorage;
+use candle_core::scalar::Scalar;
 use candle_core::{CpuStorage, DType, Layout};
 use common::{device, fallbacks, launches, upload};
 
@@ -127,6 +128,38 @@ fn rows_are_joined_side_by_side() {
     }
     assert_eq!(as_f64(&ours.to_cpu_storage().unwrap()), as_f64(&expected));
     assert_eq!(fallbacks(device, "copy2d"), 0);
+}
+
+#[test]
+fn a_view_is_set_and_nothing_beside_it() {
+    let Some(device) = device() else { return };
+    let whole = Layout::contiguous((9, 70));
+    let columns = whole.narrow(1, 3, 60).unwrap();
+    let one_column = whole.narrow(1, 69, 1).unwrap();
+    for layout in [
+        &whole,
+        &columns,
+        &columns.transpose(0, 1).unwrap(),
+        &one_column,
+    ] {
+        for (dtype, value) in [
+            (DType::F32, Scalar::F32(-1.5)),
+            (DType::BF16, Scalar::BF16(half::bf16::from_f32(-1.5))),
+            (DType::I64, Scalar::I64(-7)),
+            (DType::U8, Scalar::U8(255)),
+        ] {
+            let mut expected = numbers(dtype, 9 * 70);
+            let mut ours = upload(device, &expected);
+            expected.const_set(value, layout).unwrap();
+            ours.const_set(value, layout).unwrap();
+            let ours = ours.to_cpu_storage().unwrap();
+            assert_eq!(as_f64(&ours), as_f64(&expected), "{dtype:?} {layout:?}");
+        }
+    }
+    assert_eq!(fallbacks(device, "const_set"), 0);
+    let mut wide = upload(device, &CpuStorage::I64(vec![0]));
+    let beyond = Scalar::I64(i64::from(i32::MAX) + 1);
+    assert!(wide.const_set(beyond, &Layout::contiguous(1)).is_err());
 }
 
 #[test]

@@ -1,11 +1,12 @@
 //! `y[i] = value`.
 
-use candle_core::DType;
+use candle_core::{DType, Layout};
 use half::{bf16, f16};
 
 use crate::error::{Error, Result};
 use crate::launch::{dtype_code, kernels};
-use crate::storage::TpuStorage;
+use crate::ops::copy::{self, Dim};
+use crate::storage::{TpuStorage, elements};
 
 kernels! {
     Fill = "fill" {
@@ -30,6 +31,9 @@ pub(crate) fn fill(y: &mut TpuStorage, len: usize, value: f64) -> Result<()> {
         DType::F16 => f16::from_f64(value).to_bits().into(),
         DType::U8 => (value as u8).into(),
         DType::U32 => value as u32,
+        DType::I64 if i32::try_from(value as i64).is_err() => {
+            return Err(Error::Narrow(value as i64));
+        }
         DType::I32 | DType::I64 => value as i32 as u32,
         other => return Err(Error::DType(other)),
     };
@@ -40,4 +44,18 @@ pub(crate) fn fill(y: &mut TpuStorage, len: usize, value: f64) -> Result<()> {
         dtype: dtype_code(dtype).ok_or(Error::DType(dtype))?,
         ..Fill::default()
     })
+}
+
+/// Sets the elements of a view: one element, copied to all.
+pub(crate) fn fill_view(y: &mut TpuStorage, layout: &Layout, value: f64) -> Result<()> {
+    if layout.is_contiguous() && layout.start_offset() == 0 {
+        return fill(y, elements(layout), value);
+    }
+    let mut one = y.on().alloc(y.kind(), 1)?;
+    fill(&mut one, 1, value)?;
+    let strided = layout.dims().iter().zip(layout.stride());
+    let dims: Vec<Dim> = strided
+        .map(|(&size, &dst)| Dim { size, src: 0, dst })
+        .collect();
+    copy::copy(&one, 0, y, layout.start_offset(), &dims)
 }
