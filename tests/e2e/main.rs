@@ -28,3 +28,4 @@ mod signals;
 mod supervision;
 mod surface;
 mod sweep;
+mod tpu;

@@ -1,0 +1,135 @@
+//! Training on the TPU as its user does: the curve of the CPU, checkpoints that go from one to the other, and a quiet
+//! console. What is said of a TPU that fails or is missing: `supervision.rs`.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard};
+
+use crate::harness::{Finished, NANO, Place, RunFolder, Running, entries};
+
+const STEPS: usize = 20;
+/// A rounding of f32 sums in another order, and what twenty steps make of it.
+const F32_REL: f64 = 1e-4;
+
+const RUN: &[&str] = &[
+    "data.sequence_length=16",
+    "data.num_val_blocks=1",
+    "trainer.global_batch_size=2",
+    "trainer.micro_batch_size=2",
+    "trainer.max_steps=20",
+    "trainer.checkpoint_interval=10",
+    "trainer.log_interval=1",
+];
+const CPU: &[&str] = &[];
+const TPU: &[&str] = &["device=tpu", "device.cores=2", "device.fallback=error"];
+
+/// A folder for runs on both devices.
+struct Lab {
+    place: Place,
+    /// One emulator at a time: it takes all cores.
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Lab {
+    /// `None` where there is no TPU.
+    fn open() -> Option<Self> {
+        static ALONE: Mutex<()> = Mutex::new(());
+        if !tt_testkit::has_tpu() {
+            return None;
+        }
+        let alone = ALONE.lock().unwrap_or_else(|poison| poison.into_inner());
+        let place = Place::new();
+        std::fs::create_dir(place.path().join("tmp")).unwrap();
+        Some(Self {
+            place,
+            _alone: alone,
+        })
+    }
+
+    fn tmp(&self) -> PathBuf {
+        self.place.path().join("tmp")
+    }
+
+    /// Trains to the end in `folder`.
+    #[track_caller]
+    fn train(&self, folder: &str, device: &[&str], more: &[&str]) -> (RunFolder, Finished) {
+        let run_dir = format!("hydra.run.dir={folder}");
+        let args = [NANO, RUN, device, more, &[&run_dir]].concat();
+        let mut command = self.place.command(&args);
+        command.env("TMPDIR", self.tmp());
+        let finished = Running::start(command).finish().with_code(0);
+        (RunFolder(self.place.path().join(folder)), finished)
+    }
+
+    /// Goes on with `from`'s tenth step on another device.
+    #[track_caller]
+    fn go_on(&self, from: &RunFolder, folder: &str, device: &[&str]) -> RunFolder {
+        let resume = format!("resume={}", tenth(from).display());
+        let (run, finished) = self.train(folder, device, &[&resume]);
+        finished.prints("from step 10");
+        run
+    }
+}
+
+fn tenth(run: &RunFolder) -> PathBuf {
+    let checkpoint = run.join("checkpoints/step-00000010");
+    assert!(Path::new(&checkpoint).is_dir(), "{}", checkpoint.display());
+    checkpoint
+}
+
+/// Step and loss of each step made in this folder.
+fn curve(run: &RunFolder) -> Vec<(u64, f64)> {
+    run.rows()
+        .iter()
+        .filter_map(|row| Some((row["step"].as_u64()?, row.get("loss")?.as_f64()?)))
+        .collect()
+}
+
+/// `run` makes the steps of `reference` from `first` on.
+#[track_caller]
+fn assert_same_curve(run: &RunFolder, reference: &RunFolder, first: u64, rel: f64) {
+    let mut reference = curve(reference);
+    assert_eq!(reference.len(), STEPS);
+    reference.retain(|(step, _)| *step >= first);
+    let mut made = curve(run);
+    made.retain(|(step, _)| *step >= first);
+    assert_eq!(made.len(), reference.len(), "{made:?}");
+    for ((step, loss), (expected_step, expected)) in made.into_iter().zip(reference) {
+        assert_eq!(step, expected_step);
+        let error = (loss - expected).abs() / expected;
+        assert!(error <= rel, "step {step}: {loss}, not {expected}");
+    }
+}
+
+#[test]
+fn f32_follows_the_cpu_in_silence_and_checkpoints_go_from_one_to_the_other() {
+    let Some(lab) = Lab::open() else { return };
+    let (cpu, _) = lab.train("cpu", CPU, &[]);
+    let (tpu, finished) = lab.train("tpu", TPU, &[]);
+    assert_same_curve(&tpu, &cpu, 1, F32_REL);
+
+    assert_eq!(finished.stderr, "");
+    assert!(!finished.stdout.contains("[ap]"), "{}", finished.stdout);
+    assert_ne!(
+        tpu.read("device.log"),
+        "",
+        "what the vendor's libraries say"
+    );
+    assert_eq!(entries(&lab.tmp()), [] as [PathBuf; 0]);
+
+    let on_cpu = lab.go_on(&tpu, "tpu-then-cpu", CPU);
+    assert_same_curve(&on_cpu, &cpu, 11, F32_REL);
+    let on_tpu = lab.go_on(&cpu, "cpu-then-tpu", TPU);
+    assert_same_curve(&on_tpu, &cpu, 11, F32_REL);
+}
+
+#[test]
+fn bf16_follows_the_cpu_as_closely_as_two_cpus_follow_each_other() {
+    let Some(lab) = Lab::open() else { return };
+    let golden = include_str!("../golden/bf16/case.json");
+    let golden: serde_json::Value = serde_json::from_str(golden).expect("JSON");
+    let rel = golden["tolerances"]["curve_loss_rel"].as_f64().unwrap();
+    let bf16 = &["precision=bf16"];
+    let (cpu, _) = lab.train("cpu", CPU, bf16);
+    let (tpu, _) = lab.train("tpu", TPU, bf16);
+    assert_same_curve(&tpu, &cpu, 1, rel);
+}
