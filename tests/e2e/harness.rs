@@ -55,6 +55,10 @@ impl Place {
                 concat!(env!("CARGO_TARGET_TMPDIR"), "/cache"),
             )
             .env_remove("RUST_BACKTRACE");
+        // In the cache just replaced it would not be found.
+        if let Ok(sdk) = tt_tpu::sdk::Sdk::find() {
+            command.env("SOPHGO_SDK", sdk.folder);
+        }
         command
     }
 
