@@ -9,7 +9,7 @@ use tpu_train::models::{Input, Model, ModelConfig, Result, entry};
 use tpu_train::nn::*;
 use tpu_train::tensor::Tensor;
 
-use crate::harness::{Finished, Place, Running, nano};
+use crate::harness::{Finished, Place, Running, emulator, nano};
 
 fn diff<'a>(more: &[&'a str]) -> Vec<&'a str> {
     [&["diff"], &nano(more)[..]].concat()
@@ -390,9 +390,7 @@ fn a_nan_is_a_divergence_where_it_comes_up() {
 
 /// A comparison of the CPU with one core of the TPU, its kernel `skipped` left out; `None` where there is no TPU.
 fn on_tpu(skipped: Option<&str>, more: &[&str]) -> Option<Finished> {
-    if !tt_testkit::has_tpu() {
-        return None;
-    }
+    let _alone = emulator()?;
     let place = Place::new();
     let small = [
         "data.sequence_length=16",

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -99,6 +100,16 @@ impl Place {
         assert_eq!(found.len(), 1, "run folders: {found:?}");
         found.remove(0)
     }
+}
+
+/// The emulator, for one test at a time: it takes all cores. `None` where there is none.
+pub fn emulator() -> Option<MutexGuard<'static, ()>> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    if !tt_testkit::has_tpu() {
+        return None;
+    }
+    // A failed test is no reason for the next one to fail.
+    Some(ALONE.lock().unwrap_or_else(|poison| poison.into_inner()))
 }
 
 pub fn nano<'a>(more: &[&'a str]) -> Vec<&'a str> {

@@ -5,10 +5,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
-use crate::harness::{Finished, NANO, Place, RunFolder, Running, entries};
+use crate::harness::{Finished, NANO, Place, RunFolder, Running, emulator, entries};
 
 const TPU: &[&str] = &[
     "device=tpu",
@@ -28,18 +28,13 @@ const ENDLESS: &str = "trainer.max_steps=1000000";
 struct Lab {
     place: Place,
     run: RunFolder,
-    /// One emulator at a time: it takes all cores.
     _alone: MutexGuard<'static, ()>,
 }
 
 impl Lab {
     /// `None` where there is no TPU.
     fn open() -> Option<Self> {
-        static ALONE: Mutex<()> = Mutex::new(());
-        if !tt_testkit::has_tpu() {
-            return None;
-        }
-        let alone = ALONE.lock().unwrap_or_else(|poison| poison.into_inner());
+        let alone = emulator()?;
         let place = Place::new();
         fs::create_dir(place.path().join("tmp")).unwrap();
         Some(Self {

@@ -2,9 +2,9 @@
 //! console. What is said of a TPU that fails or is missing: `supervision.rs`.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::MutexGuard;
 
-use crate::harness::{Finished, NANO, Place, RunFolder, Running, entries};
+use crate::harness::{Finished, NANO, Place, RunFolder, Running, emulator, entries};
 
 const STEPS: usize = 20;
 /// A rounding of f32 sums in another order, and what twenty steps make of it.
@@ -25,18 +25,13 @@ const TPU: &[&str] = &["device=tpu", "device.cores=2", "device.fallback=error"];
 /// A folder for runs on both devices.
 struct Lab {
     place: Place,
-    /// One emulator at a time: it takes all cores.
     _alone: MutexGuard<'static, ()>,
 }
 
 impl Lab {
     /// `None` where there is no TPU.
     fn open() -> Option<Self> {
-        static ALONE: Mutex<()> = Mutex::new(());
-        if !tt_testkit::has_tpu() {
-            return None;
-        }
-        let alone = ALONE.lock().unwrap_or_else(|poison| poison.into_inner());
+        let alone = emulator()?;
         let place = Place::new();
         std::fs::create_dir(place.path().join("tmp")).unwrap();
         Some(Self {
