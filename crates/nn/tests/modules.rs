@@ -24,7 +24,8 @@ fn positions(rows: usize, start: u32, len: usize, device: tt_tensor::Device) -> 
 
 on_each_device! {
     fn initial_values_depend_on_seed_and_path_only(device) {
-        let (a, b) = (Linear::new(path("a"), 8, 4), Linear::new(path("b"), 8, 4));
+        let linear = |name| Linear::new(path(name), 8, 4).with_bias();
+        let (a, b) = (linear("a"), linear("b"));
         let mut both = a.params();
         both.extend(b.params());
         let value = |params: &ParamTree, name: &str| params.get(name).unwrap().value().to_vec::<f32>().unwrap();
