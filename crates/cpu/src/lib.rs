@@ -26,8 +26,10 @@
 #![allow(clippy::needless_range_loop)]
 
 mod check;
+mod coefficients;
 mod element;
 mod fused;
+mod image_ops;
 mod kernels;
 mod par;
 pub mod pool;
@@ -37,6 +39,7 @@ mod simd;
 mod storage;
 mod update;
 
+pub use coefficients::{Coefficients, Formula};
 pub use fused::{AttentionParams, CrossEntropyParams, FusedOps, RngKey, View, Write};
 pub use simd::isa;
 pub use update::{AdamParams, UpdateRule};

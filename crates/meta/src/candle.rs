@@ -1,11 +1,10 @@
 //! candle's backend traits: each operation gives a storage of the dtype and length that candle's would.
 
 use candle_core::backend::{BackendDevice, BackendStorage};
-use candle_core::conv::{ParamsConv1D, ParamsConv2D, ParamsConvTranspose1D, ParamsConvTranspose2D};
 use candle_core::cpu_backend::CpuDevice;
 use candle_core::op::{BinaryOpT, CmpOp, ReduceOp, UnaryOpT};
 use candle_core::scalar::Scalar;
-use candle_core::{CpuStorage, DType, DeviceLocation, Layout, Result, Shape, WithDType, bail};
+use candle_core::{CpuStorage, DType, DeviceLocation, Layout, Result, Shape, WithDType};
 
 use crate::{MetaDevice, MetaStorage};
 
@@ -18,11 +17,6 @@ impl MetaStorage {
     fn typed(&self, layout: &Layout, dtype: DType) -> Result<Self> {
         Ok(self.on().fresh(dtype, layout.shape().elem_count()))
     }
-}
-
-/// Operations of images, which no model here has.
-fn unsupported<T>() -> Result<T> {
-    bail!("convolution, pooling and resampling are not counted")
 }
 
 impl BackendStorage for MetaStorage {
@@ -93,61 +87,7 @@ impl BackendStorage for MetaStorage {
         on_true.like(l)
     }
 
-    fn conv1d(&self, _: &Layout, _: &Self, _: &Layout, _: &ParamsConv1D) -> Result<Self> {
-        unsupported()
-    }
-
-    fn conv_transpose1d(
-        &self,
-        _: &Layout,
-        _: &Self,
-        _: &Layout,
-        _: &ParamsConvTranspose1D,
-    ) -> Result<Self> {
-        unsupported()
-    }
-
-    fn conv2d(&self, _: &Layout, _: &Self, _: &Layout, _: &ParamsConv2D) -> Result<Self> {
-        unsupported()
-    }
-
-    fn conv_transpose2d(
-        &self,
-        _: &Layout,
-        _: &Self,
-        _: &Layout,
-        _: &ParamsConvTranspose2D,
-    ) -> Result<Self> {
-        unsupported()
-    }
-
-    fn avg_pool2d(&self, _: &Layout, _: (usize, usize), _: (usize, usize)) -> Result<Self> {
-        unsupported()
-    }
-
-    fn max_pool2d(&self, _: &Layout, _: (usize, usize), _: (usize, usize)) -> Result<Self> {
-        unsupported()
-    }
-
-    fn upsample_nearest1d(&self, _: &Layout, _: usize) -> Result<Self> {
-        unsupported()
-    }
-
-    fn upsample_nearest2d(&self, _: &Layout, _: usize, _: usize) -> Result<Self> {
-        unsupported()
-    }
-
-    fn upsample_bilinear2d(
-        &self,
-        _: &Layout,
-        _: usize,
-        _: usize,
-        _: bool,
-        _: Option<f64>,
-        _: Option<f64>,
-    ) -> Result<Self> {
-        unsupported()
-    }
+    tt_cpu::unsupported_image_ops!("convolution, pooling and resampling are not counted");
 
     fn gather(&self, _: &Layout, _: &Self, ids: &Layout, _: usize) -> Result<Self> {
         self.like(ids)

@@ -1,11 +1,10 @@
 //! candle's backend traits. What has no kernel runs on the CPU, counted.
 
 use candle_core::backend::{BackendDevice, BackendStorage};
-use candle_core::conv::{ParamsConv1D, ParamsConv2D, ParamsConvTranspose1D, ParamsConvTranspose2D};
 use candle_core::cpu_backend::CpuDevice;
 use candle_core::op::{BinaryOpT, CmpOp, ReduceOp, UnaryOpT};
 use candle_core::scalar::Scalar;
-use candle_core::{CpuStorage, DType, DeviceLocation, Layout, Result, Shape, WithDType, bail};
+use candle_core::{CpuStorage, DType, DeviceLocation, Layout, Result, Shape, WithDType};
 
 use tt_cpu::Write;
 
@@ -23,11 +22,6 @@ impl TpuStorage {
     ) -> Result<Self> {
         fallback::compute(self.on(), op, || body(&self.to_host()?))
     }
-}
-
-/// Operations of images, which no model here has.
-fn unsupported<T>() -> Result<T> {
-    bail!("convolution, pooling and resampling are not implemented on the TPU")
 }
 
 impl BackendStorage for TpuStorage {
@@ -136,61 +130,9 @@ impl BackendStorage for TpuStorage {
         )?)
     }
 
-    fn conv1d(&self, _: &Layout, _: &Self, _: &Layout, _: &ParamsConv1D) -> Result<Self> {
-        unsupported()
-    }
-
-    fn conv_transpose1d(
-        &self,
-        _: &Layout,
-        _: &Self,
-        _: &Layout,
-        _: &ParamsConvTranspose1D,
-    ) -> Result<Self> {
-        unsupported()
-    }
-
-    fn conv2d(&self, _: &Layout, _: &Self, _: &Layout, _: &ParamsConv2D) -> Result<Self> {
-        unsupported()
-    }
-
-    fn conv_transpose2d(
-        &self,
-        _: &Layout,
-        _: &Self,
-        _: &Layout,
-        _: &ParamsConvTranspose2D,
-    ) -> Result<Self> {
-        unsupported()
-    }
-
-    fn avg_pool2d(&self, _: &Layout, _: (usize, usize), _: (usize, usize)) -> Result<Self> {
-        unsupported()
-    }
-
-    fn max_pool2d(&self, _: &Layout, _: (usize, usize), _: (usize, usize)) -> Result<Self> {
-        unsupported()
-    }
-
-    fn upsample_nearest1d(&self, _: &Layout, _: usize) -> Result<Self> {
-        unsupported()
-    }
-
-    fn upsample_nearest2d(&self, _: &Layout, _: usize, _: usize) -> Result<Self> {
-        unsupported()
-    }
-
-    fn upsample_bilinear2d(
-        &self,
-        _: &Layout,
-        _: usize,
-        _: usize,
-        _: bool,
-        _: Option<f64>,
-        _: Option<f64>,
-    ) -> Result<Self> {
-        unsupported()
-    }
+    tt_cpu::unsupported_image_ops!(
+        "convolution, pooling and resampling are not implemented on the TPU"
+    );
 
     fn gather(&self, l: &Layout, ids: &Self, ids_l: &Layout, dim: usize) -> Result<Self> {
         Ok(index::gather((self, l), (ids, ids_l), dim)?)

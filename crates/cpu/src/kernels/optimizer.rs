@@ -8,10 +8,11 @@
 
 use half::bf16;
 
+use crate::UpdateRule;
+use crate::coefficients::{Adam, Coefficients, Formula, Lion, Momentum, RmsProp};
 use crate::kernels::elementwise::scale_piece;
 use crate::par::{self, Shared};
 use crate::simd::{LANES, vectorize};
-use crate::{AdamParams, UpdateRule};
 
 /// Elements of a block: buffers for all states and the weights before the step take 16 KiB.
 const BLOCK: usize = 1024;
@@ -35,7 +36,8 @@ pub(crate) fn step(
     states: &mut [State<'_>],
     wants_sums: bool,
 ) -> Option<Sums> {
-    let update = Update::new(rule, grad_scale);
+    let by = rule.coefficients();
+    let update = Update { grad_scale, by };
     let states: Vec<SharedState> = states.iter_mut().map(SharedState::new).collect();
     if !wants_sums && states.iter().all(|s| matches!(s, SharedState::F32(_))) {
         par::elementwise(param, |param, first| {
@@ -105,162 +107,23 @@ impl Default for Buffers {
     }
 }
 
-/// A rule with its coefficients in f32. `l2 * p` is added to the gradient, `keep * p` is what decay leaves of a weight.
+/// A step: what the rule multiplies by, and the scale of the gradient.
 struct Update {
     grad_scale: f32,
-    l2: f32,
-    keep: f32,
-    rule: Rule,
-}
-
-enum Rule {
-    Descend(f32),
-    Adam(Adam),
-    Momentum(Momentum),
-    Lion(Lion),
-    Adagrad { lr: f32, eps: f32 },
-    RmsProp(RmsProp),
-}
-
-struct Adam {
-    beta1: f32,
-    one_minus_beta1: f32,
-    beta2: f32,
-    one_minus_beta2: f32,
-    step_size: f32,
-    inv_sqrt_correction2: f32,
-    eps: f32,
-    amsgrad: bool,
-}
-
-struct Momentum {
-    lr: f32,
-    momentum: f32,
-    one_minus_dampening: f32,
-    /// The step takes `of_grad * g + of_buffer * m`.
-    of_grad: f32,
-    of_buffer: f32,
-}
-
-struct Lion {
-    lr: f32,
-    beta1: f32,
-    one_minus_beta1: f32,
-    beta2: f32,
-    one_minus_beta2: f32,
-}
-
-struct RmsProp {
-    lr: f32,
-    alpha: f32,
-    one_minus_alpha: f32,
-    eps: f32,
-}
-
-impl Adam {
-    fn new(a: &AdamParams) -> Self {
-        let steps = a.step as f64;
-        Self {
-            beta1: a.beta1 as f32,
-            one_minus_beta1: (1.0 - a.beta1) as f32,
-            beta2: a.beta2 as f32,
-            one_minus_beta2: (1.0 - a.beta2) as f32,
-            step_size: (a.lr / (1.0 - a.beta1.powf(steps))) as f32,
-            inv_sqrt_correction2: (1.0 / (1.0 - a.beta2.powf(steps)).sqrt()) as f32,
-            eps: a.eps as f32,
-            amsgrad: a.amsgrad,
-        }
-    }
+    by: Coefficients,
 }
 
 impl Update {
-    fn new(rule: &UpdateRule, grad_scale: f32) -> Self {
-        let (l2, keep, rule) = match *rule {
-            UpdateRule::Descend { keep, rate } => (0.0, keep, Rule::Descend(rate as f32)),
-            UpdateRule::Adam(a) => {
-                let (l2, keep) = match a.decoupled {
-                    true => (0.0, 1.0 - a.lr * a.weight_decay),
-                    false => (a.weight_decay, 1.0),
-                };
-                (l2, keep, Rule::Adam(Adam::new(&a)))
-            }
-            UpdateRule::Momentum {
-                lr,
-                momentum,
-                dampening,
-                nesterov,
-                weight_decay,
-                is_first,
-            } => {
-                let rule = Momentum {
-                    lr: lr as f32,
-                    momentum: if is_first { 0.0 } else { momentum as f32 },
-                    one_minus_dampening: if is_first {
-                        1.0
-                    } else {
-                        (1.0 - dampening) as f32
-                    },
-                    of_grad: if nesterov { 1.0 } else { 0.0 },
-                    of_buffer: if nesterov { momentum as f32 } else { 1.0 },
-                };
-                (weight_decay, 1.0, Rule::Momentum(rule))
-            }
-            UpdateRule::Lion {
-                lr,
-                beta1,
-                beta2,
-                weight_decay,
-            } => {
-                let rule = Lion {
-                    lr: lr as f32,
-                    beta1: beta1 as f32,
-                    one_minus_beta1: (1.0 - beta1) as f32,
-                    beta2: beta2 as f32,
-                    one_minus_beta2: (1.0 - beta2) as f32,
-                };
-                (0.0, 1.0 - lr * weight_decay, Rule::Lion(rule))
-            }
-            UpdateRule::Adagrad {
-                lr,
-                eps,
-                weight_decay,
-            } => {
-                let (lr, eps) = (lr as f32, eps as f32);
-                (weight_decay, 1.0, Rule::Adagrad { lr, eps })
-            }
-            UpdateRule::RmsProp {
-                lr,
-                alpha,
-                eps,
-                weight_decay,
-            } => {
-                let rule = RmsProp {
-                    lr: lr as f32,
-                    alpha: alpha as f32,
-                    one_minus_alpha: (1.0 - alpha) as f32,
-                    eps: eps as f32,
-                };
-                (weight_decay, 1.0, Rule::RmsProp(rule))
-            }
-        };
-        Self {
-            grad_scale,
-            l2: l2 as f32,
-            keep: keep as f32,
-            rule,
-        }
-    }
-
     /// The update of f32 elements; states that the rule does not have are empty.
     fn apply(&self, p: &mut [f32], g: &[f32], [a, b, c]: States<'_>) {
-        match &self.rule {
-            Rule::Descend(rate) => descend(self, *rate, p, g),
-            Rule::Adam(rule) if rule.amsgrad => amsgrad(self, rule, p, g, a, b, c),
-            Rule::Adam(rule) => adam(self, rule, p, g, a, b),
-            Rule::Momentum(rule) => momentum(self, rule, p, g, a),
-            Rule::Lion(rule) => lion(self, rule, p, g, a),
-            Rule::Adagrad { lr, eps } => adagrad(self, *lr, *eps, p, g, a),
-            Rule::RmsProp(rule) => rms_prop(self, rule, p, g, a),
+        match &self.by.formula {
+            Formula::Descend { rate } => descend(self, *rate, p, g),
+            Formula::Adam(rule) if rule.amsgrad => amsgrad(self, rule, p, g, a, b, c),
+            Formula::Adam(rule) => adam(self, rule, p, g, a, b),
+            Formula::Momentum(rule) => momentum(self, rule, p, g, a),
+            Formula::Lion(rule) => lion(self, rule, p, g, a),
+            Formula::Adagrad { lr, eps } => adagrad(self, *lr, *eps, p, g, a),
+            Formula::RmsProp(rule) => rms_prop(self, rule, p, g, a),
         }
     }
 
@@ -308,7 +171,7 @@ vectorize! {
     fn descend(u: &Update, rate: f32, p: &mut [f32], g: &[f32]) {
         let g = &g[..p.len()];
         for i in 0..p.len() {
-            p[i] = u.keep * p[i] - rate * (g[i] * u.grad_scale);
+            p[i] = u.by.keep * p[i] - rate * (g[i] * u.grad_scale);
         }
     }
 }
@@ -318,11 +181,11 @@ vectorize! {
         let len = p.len();
         let (g, m, v) = (&g[..len], &mut m[..len], &mut v[..len]);
         for i in 0..len {
-            let g = g[i] * u.grad_scale + u.l2 * p[i];
+            let g = g[i] * u.grad_scale + u.by.l2 * p[i];
             m[i] = c.beta1 * m[i] + c.one_minus_beta1 * g;
             v[i] = c.beta2 * v[i] + c.one_minus_beta2 * g * g;
             let denominator = v[i].sqrt() * c.inv_sqrt_correction2 + c.eps;
-            p[i] = u.keep * p[i] - c.step_size * m[i] / denominator;
+            p[i] = u.by.keep * p[i] - c.step_size * m[i] / denominator;
         }
     }
 }
@@ -340,12 +203,12 @@ vectorize! {
         let len = p.len();
         let (g, m, v, largest) = (&g[..len], &mut m[..len], &mut v[..len], &mut largest[..len]);
         for i in 0..len {
-            let g = g[i] * u.grad_scale + u.l2 * p[i];
+            let g = g[i] * u.grad_scale + u.by.l2 * p[i];
             m[i] = c.beta1 * m[i] + c.one_minus_beta1 * g;
             v[i] = c.beta2 * v[i] + c.one_minus_beta2 * g * g;
             largest[i] = if v[i] > largest[i] { v[i] } else { largest[i] };
             let denominator = largest[i].sqrt() * c.inv_sqrt_correction2 + c.eps;
-            p[i] = u.keep * p[i] - c.step_size * m[i] / denominator;
+            p[i] = u.by.keep * p[i] - c.step_size * m[i] / denominator;
         }
     }
 }
@@ -355,7 +218,7 @@ vectorize! {
         let len = p.len();
         let (g, m) = (&g[..len], &mut m[..len]);
         for i in 0..len {
-            let g = g[i] * u.grad_scale + u.l2 * p[i];
+            let g = g[i] * u.grad_scale + u.by.l2 * p[i];
             m[i] = c.momentum * m[i] + c.one_minus_dampening * g;
             p[i] -= c.lr * (c.of_grad * g + c.of_buffer * m[i]);
         }
@@ -371,7 +234,7 @@ vectorize! {
             let direction = c.beta1 * m[i] + c.one_minus_beta1 * g;
             // `signum` gives 1 for 0.
             let sign = if direction == 0.0 { 0.0 } else { direction.signum() };
-            p[i] = u.keep * p[i] - c.lr * sign;
+            p[i] = u.by.keep * p[i] - c.lr * sign;
             m[i] = c.beta2 * m[i] + c.one_minus_beta2 * g;
         }
     }
@@ -382,7 +245,7 @@ vectorize! {
         let len = p.len();
         let (g, s) = (&g[..len], &mut s[..len]);
         for i in 0..len {
-            let g = g[i] * u.grad_scale + u.l2 * p[i];
+            let g = g[i] * u.grad_scale + u.by.l2 * p[i];
             s[i] += g * g;
             p[i] -= lr * g / (s[i].sqrt() + eps);
         }
@@ -394,7 +257,7 @@ vectorize! {
         let len = p.len();
         let (g, s) = (&g[..len], &mut s[..len]);
         for i in 0..len {
-            let g = g[i] * u.grad_scale + u.l2 * p[i];
+            let g = g[i] * u.grad_scale + u.by.l2 * p[i];
             s[i] = c.alpha * s[i] + c.one_minus_alpha * g * g;
             p[i] -= c.lr * g / (s[i].sqrt() + c.eps);
         }

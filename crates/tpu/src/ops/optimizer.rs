@@ -2,7 +2,7 @@
 
 use candle_core::op::CmpOp;
 use candle_core::{DType, Layout};
-use tt_cpu::{UpdateRule, View};
+use tt_cpu::{Formula, UpdateRule, View};
 
 use crate::error::Result;
 use crate::launch::{code, kernels};
@@ -42,76 +42,39 @@ enum Rule {
     RmsProp,
 }
 
-/// What the kernel's formulas call l2, keep and c; made in f64 and rounded once.
-fn coefficients(rule: &UpdateRule) -> (Rule, f64, f64, Vec<f64>) {
-    match *rule {
-        UpdateRule::Descend { keep, rate } => (Rule::Descend, 0.0, keep, vec![rate]),
-        UpdateRule::Adam(a) => {
-            let steps = a.step as f64;
-            let (l2, keep) = match a.decoupled {
-                true => (0.0, 1.0 - a.lr * a.weight_decay),
-                false => (a.weight_decay, 1.0),
-            };
-            let step_size = a.lr / (1.0 - a.beta1.powf(steps));
-            let inv_sqrt_correction2 = 1.0 / (1.0 - a.beta2.powf(steps)).sqrt();
+/// What the kernel calls a formula, and its `c`.
+fn rule_and_c(formula: Formula) -> (Rule, Vec<f32>) {
+    match formula {
+        Formula::Descend { rate } => (Rule::Descend, vec![rate]),
+        Formula::Adam(a) => {
+            let rule = if a.amsgrad { Rule::AmsGrad } else { Rule::Adam };
             let c = vec![
                 a.beta1,
-                1.0 - a.beta1,
+                a.one_minus_beta1,
                 a.beta2,
-                1.0 - a.beta2,
-                step_size,
-                inv_sqrt_correction2,
+                a.one_minus_beta2,
+                a.step_size,
+                a.inv_sqrt_correction2,
                 a.eps,
             ];
-            let rule = if a.amsgrad { Rule::AmsGrad } else { Rule::Adam };
-            (rule, l2, keep, c)
+            (rule, c)
         }
-        UpdateRule::Momentum {
-            lr,
-            momentum,
-            dampening,
-            nesterov,
-            weight_decay,
-            is_first,
-        } => {
-            let (of_before, of_grad) = if is_first {
-                (0.0, 1.0)
-            } else {
-                (momentum, 1.0 - dampening)
-            };
-            let (grad_in_step, buffer_in_step) = if nesterov {
-                (1.0, momentum)
-            } else {
-                (0.0, 1.0)
-            };
-            let c = vec![of_before, of_grad, lr, grad_in_step, buffer_in_step];
-            (Rule::Momentum, weight_decay, 1.0, c)
+        Formula::Momentum(m) => {
+            let c = vec![
+                m.momentum,
+                m.one_minus_dampening,
+                m.lr,
+                m.of_grad,
+                m.of_buffer,
+            ];
+            (Rule::Momentum, c)
         }
-        UpdateRule::Lion {
-            lr,
-            beta1,
-            beta2,
-            weight_decay,
-        } => {
-            let c = vec![beta1, 1.0 - beta1, lr, beta2, 1.0 - beta2];
-            (Rule::Lion, 0.0, 1.0 - lr * weight_decay, c)
+        Formula::Lion(l) => {
+            let c = vec![l.beta1, l.one_minus_beta1, l.lr, l.beta2, l.one_minus_beta2];
+            (Rule::Lion, c)
         }
-        UpdateRule::Adagrad {
-            lr,
-            eps,
-            weight_decay,
-        } => (Rule::Adagrad, weight_decay, 1.0, vec![lr, eps]),
-        UpdateRule::RmsProp {
-            lr,
-            alpha,
-            eps,
-            weight_decay,
-        } => (
-            Rule::RmsProp,
-            weight_decay,
-            1.0,
-            vec![alpha, 1.0 - alpha, lr, eps],
-        ),
+        Formula::Adagrad { lr, eps } => (Rule::Adagrad, vec![lr, eps]),
+        Formula::RmsProp(r) => (Rule::RmsProp, vec![r.alpha, r.one_minus_alpha, r.lr, r.eps]),
     }
 }
 
@@ -130,7 +93,8 @@ pub(crate) fn step(
         "{OP}: {} states for {rule:?}",
         states.len()
     );
-    let (kind, l2, keep, c) = coefficients(rule);
+    let by = rule.coefficients();
+    let (kind, c) = rule_and_c(by.formula);
     let mut args = OptimizerStep {
         param: output("optimizer_step: param", param, DType::F32, n)?,
         grad: dense("optimizer_step: grad", grad, DType::F32, n)?,
@@ -138,8 +102,8 @@ pub(crate) fn step(
         n: n as u64,
         num_states: states.len() as u32,
         rule: kind as u32,
-        l2: l2 as f32,
-        keep: keep as f32,
+        l2: by.l2,
+        keep: by.keep,
         ..OptimizerStep::default()
     };
     for (i, state) in states.iter().enumerate() {
@@ -151,9 +115,7 @@ pub(crate) fn step(
         args.state[i] = output("optimizer_step: state", state, dtype, n)?;
         args.state_dtype[i] = code(dtype)?;
     }
-    for (slot, value) in args.c.iter_mut().zip(c) {
-        *slot = value as f32;
-    }
+    args.c[..c.len()].copy_from_slice(&c);
     if n == 0 {
         return match sums {
             Some((sums, slot)) => zero(sums, 3 * slot),
@@ -204,6 +166,8 @@ fn add_up(
     )?;
     reduce::sum_squares((&moved, &layout), sums, 3 * slot)?;
     reduce::sum_squares((param, &layout), sums, 3 * slot + 1)?;
+    // Its sign alone: the product of step and gradient could round to 0.
+    unary::update(unary::Function::Sign, [0.0; 2], &mut moved, n)?;
     binary::update(binary::Function::Mul, [0.0; 2], &mut moved, n, grad)?;
     let mut zero = param.on().alloc(DType::F32, 1)?;
     fill::fill(&mut zero, 1, 0.0)?;
