@@ -14,10 +14,10 @@
 // makes NaN of all queries of the blocks that it is in, seen or not.
 // Limits: head_dim at most 1024 (the lanes' memory).
 #include "product.h"
+#include "rows.h"
 
 #define ROWS 128
 #define COLS 256
-#define LOWEST -3.4028234e38f
 
 // The operands of all passes, and the shape; `window` is INT32_MAX for none.
 typedef struct {
@@ -111,51 +111,8 @@ static inline range_t queries_that_see(const problem_t *p, range_t keys) {
 
 static inline dim4 tile(int rows, int cols) { return (dim4){1, rows, 1, cols}; }
 
-// The stride that repeats one number a row over the row.
-static inline dim4 repeat_stat(int rows) {
-  const dim4 stat = tile(rows, 1);
-  dim4 stride;
-  tpu_aligned_stride(&stride, 0, &stat, DT_FP32);
-  stride.h = stride.w = 0;
-  return stride;
-}
-
 // The stride that repeats one row of all lanes over the rows.
 static inline dim4 repeat_row(void) { return (dim4){0, 0, 0, 1}; }
-
-static const dim2 ONE_BY_ONE = {1, 1};
-static const padding_t NO_PADDING = {0, 0, 0, 0};
-#define POOL 16
-
-// Sets what lies between the last column and the next multiple of POOL.
-static inline void set_tail(local_addr_t x, int rows, int cols, float value) {
-  const int tail = ALIGN(cols, POOL) - cols;
-  if (tail == 0) return;
-  const dim4 whole = tile(rows, ALIGN(cols, POOL)), shape = tile(rows, tail);
-  dim4 stride;
-  tpu_aligned_stride(&stride, 0, &whole, DT_FP32);
-  tpu_bdc_set_C(x + cols * 4, f32_scalar(value), &shape, &stride, DT_FP32);
-}
-
-// The largest of each row; the tail must be set.
-static inline void row_max(local_addr_t out, local_addr_t x, int rows, int cols) {
-  const int height = DIV_UP(cols, POOL);
-  const dim4 square = {1, rows, height, POOL}, line = tile(rows, POOL);
-  const dim2 down = {height, 1}, along = {1, POOL};
-  const scalar_t lowest = f32_scalar(LOWEST);
-  tpu_bdc_fp_max_pool2d(out, x, &square, &down, &NO_PADDING, &ONE_BY_ONE, &ONE_BY_ONE, DT_FP32, lowest);
-  tpu_bdc_fp_max_pool2d(out, out, &line, &along, &NO_PADDING, &ONE_BY_ONE, &ONE_BY_ONE, DT_FP32, lowest);
-}
-
-// The sum of each row; the tail must be zero.
-static inline void row_sum(local_addr_t out, local_addr_t x, int rows, int cols) {
-  const int height = DIV_UP(cols, POOL);
-  const dim4 square = {1, rows, height, POOL}, line = tile(rows, POOL);
-  const dim2 down = {height, 1}, along = {1, POOL};
-  const scalar_t one = f32_scalar(1);
-  tpu_bdc_fp_avg_pool2d(out, x, &square, &down, &NO_PADDING, &ONE_BY_ONE, &ONE_BY_ONE, DT_FP32, one);
-  tpu_bdc_fp_avg_pool2d(out, out, &line, &along, &NO_PADDING, &ONE_BY_ONE, &ONE_BY_ONE, DT_FP32, one);
-}
 
 // One number a row, from and to consecutive numbers in DRAM.
 static inline void load_stat(local_addr_t dst, global_addr_t src, int rows, data_type_t dtype) {
@@ -209,7 +166,7 @@ static inline block_t take_block(const problem_t *p, local_addr_t *next, bool ro
 
   // distance[i, j] = i - j, or j - i where keys are the rows.
   const dim4 all = tile(ROWS, COLS), one_a_row = tile(ROWS, 1), row = tile(LANES, COLS);
-  const dim4 by_row = repeat_stat(ROWS), by_col = repeat_row();
+  const dim4 by_row = row_stride(ROWS), by_col = repeat_row();
   tpu_bdc_arithmetic_sequence_distribute_aligned(m.work0, 0, 1, ROWS);
   tpu_bdc_cast(m.row_segment, m.work0, &one_a_row, NULL, NULL, DT_FP32, DT_INT32, RM_HALF_TO_EVEN);
   tpu_bdc_arithmetic_sequence_bcast(m.work0, LANES, 0, 1, COLS);
@@ -250,7 +207,7 @@ static inline void mask(const problem_t *p, const block_t *m, local_addr_t score
     if (some_far) keep_where_greater(scores, scalar(p->window - base - 0.5f), distance, &shape);
   }
   if (p->q_segments != 0) {
-    const dim4 by_row = repeat_stat(rows), by_col = repeat_row();
+    const dim4 by_row = row_stride(rows), by_col = repeat_row();
     tpu_bdc_equal(m->work0, m->row_segment, m->col_segment, f32_scalar(1), &shape, NULL, &by_row, &by_col, DT_FP32, DT_INT32);
     keep_where_greater(scores, tensor(m->work0), scalar(0.5f), &shape);
   }
@@ -317,7 +274,7 @@ KERNEL(attention, attention_t) {
   const local_addr_t total = take_tile(&next, ROWS, 1, DT_FP32);  // l
   const local_addr_t shift = take_tile(&next, ROWS, 1, DT_FP32);
   const local_addr_t decay = take_tile(&next, ROWS, 1, DT_FP32);
-  const local_addr_t stat = take_tile(&next, ROWS, POOL, DT_FP32);
+  const local_addr_t stat = take_tile(&next, ROWS, 1, DT_FP32);
   const local_addr_t stat0 = take_tile(&next, ROWS, 1, DT_FP32);
   const local_addr_t stat1 = take_tile(&next, ROWS, 1, DT_FP32);
   tpu_bdc_load_fp_log_coeff(log_table, DT_FP32);
@@ -328,7 +285,7 @@ KERNEL(attention, attention_t) {
     const int h = task / blocks % p->heads, b = task / blocks / p->heads, kv = h / group;
     const range_t queries = rows_at(task % blocks, p->queries);
     const int rows = queries.count;
-    const dim4 one = tile(rows, 1), out_shape = tile(rows, dim), by_row = repeat_stat(rows);
+    const dim4 one = tile(rows, 1), out_shape = tile(rows, dim), by_row = row_stride(rows);
     load_operand(&q, m.load0, m.load1, q_at(p, b, queries.first, h), p->q_row, rows, dim);
     load_row_segments(&m, p->q_segments, p->queries, b, queries);
     const ids_t row_ids = ids_of(p->q_segments, p->queries, b, queries);
@@ -341,21 +298,21 @@ KERNEL(attention, attention_t) {
       const range_t keys = cols_at(seen, done);
       if (apart(p, row_ids, ids_of(p->k_segments, p->keys, b, keys))) continue;
       const int cols = keys.count;
-      const dim4 shape = tile(rows, cols), padded = tile(rows, ALIGN(cols, POOL));
+      const dim4 shape = tile(rows, cols), padded = tile(rows, ALIGN(cols, GROUP));
       load_operand(&k, m.load0, m.load1, k_at(p, b, keys.first, kv), p->k_row, cols, dim);
       load_operand(&v, m.load0, m.load1, v_at(p, b, keys.first, kv), p->v_row, cols, dim);
       load_col_segments(&m, p->k_segments, p->keys, b, keys);
       product_trans(m.scores, &q, &k, rows, dim, cols, false);
       // The engine's exp of NaN is 0. A query with a score that is no number gets NaN by way of its sum.
-      set_tail(m.scores, rows, cols, 0);
-      row_sum(stat, m.scores, rows, cols);
+      fill_row_ends(m.scores, rows, cols, 0);
+      fold_row(ROW_SUM, stat, m.scores, rows, cols);
       tpu_bdc_fp_mul_C(stat, stat, f32_scalar(0), &one, NULL, NULL, DT_FP32);
       tpu_bdc_fp_add(total, total, stat, &one, NULL, NULL, NULL, DT_FP32);
       tpu_bdc_fp_mul_C(m.scores, m.scores, f32_scalar(p->scale), &shape, NULL, NULL, DT_FP32);
       mask(p, &m, m.scores, queries, keys, true);
-      set_tail(m.scores, rows, cols, -INFINITY);
+      fill_row_ends(m.scores, rows, cols, -INFINITY);
 
-      row_max(stat, m.scores, rows, cols);
+      fold_row(ROW_MAX, stat, m.scores, rows, cols);
       // Where nothing was seen yet any finite shift does: exp(-inf) = 0.
       tpu_bdc_max_C(shift, stat, f32_scalar(LOWEST), &one, NULL, NULL, DT_FP32);
       tpu_bdc_max(shift, shift, max, &one, NULL, NULL, NULL, DT_FP32);
@@ -366,7 +323,7 @@ KERNEL(attention, attention_t) {
       tpu_bdc_fp_sub(m.scores, m.scores, shift, &padded, NULL, NULL, &by_row, DT_FP32);
       tpu_bdc_fp_exp(m.probs, m.scores, m.work0, m.work1, m.exp_table, &padded, DT_FP32);
       tpu_bdc_fp_mul(total, total, decay, &one, NULL, NULL, NULL, DT_FP32);
-      row_sum(stat, m.probs, rows, cols);
+      fold_row(ROW_SUM, stat, m.probs, rows, cols);
       tpu_bdc_fp_add(total, total, stat, &one, NULL, NULL, NULL, DT_FP32);
       tpu_bdc_fp_mul(sum, sum, decay, &out_shape, NULL, NULL, &by_row, DT_FP32);
       set_operand(&probs, m.probs, m.work0, rows, cols);
@@ -424,14 +381,14 @@ KERNEL(attention_dq, attention_dq_t) {
     const int h = task / blocks % p->heads, b = task / blocks / p->heads, kv = h / group;
     const range_t queries = rows_at(task % blocks, p->queries);
     const int rows = queries.count, row = p->heads * dim;
-    const dim4 one = tile(rows, 1), out_shape = tile(rows, dim), by_row = repeat_stat(rows), out_stride = {0, row, 0, 1};
+    const dim4 one = tile(rows, 1), out_shape = tile(rows, dim), by_row = row_stride(rows), out_stride = {0, row, 0, 1};
     const global_addr_t dout_at = dense_at(p, a->dout, p->queries, p->heads, b, queries.first, h);
     const global_addr_t out_at = dense_at(p, a->out, p->queries, p->heads, b, queries.first, h);
     load_f32(m.load0, dq, dout_at, &out_shape, &out_stride, dtype);
     load_f32(m.load1, dq, out_at, &out_shape, &out_stride, dtype);
     tpu_bdc_fp_mul(m.load0, m.load0, m.load1, &out_shape, NULL, NULL, NULL, DT_FP32);
-    set_tail(m.load0, rows, dim, 0);
-    row_sum(delta, m.load0, rows, dim);
+    fill_row_ends(m.load0, rows, dim, 0);
+    fold_row(ROW_SUM, delta, m.load0, rows, dim);
     store_stat(stat_at(p, a->delta, b, h, queries.first), delta, rows);
     // A query that sees nothing has an lse of minus infinity; its scores are that too, and exp(-inf - LOWEST) = 0.
     load_stat(shift, stat_at(p, a->lse, b, h, queries.first), rows, DT_FP32);

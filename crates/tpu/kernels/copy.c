@@ -7,7 +7,6 @@
 #include "kernel.h"
 
 #define DIMS 8
-#define MAX_DMA_DIM 32768
 
 typedef struct {
   launch_t launch;

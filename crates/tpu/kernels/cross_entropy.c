@@ -24,16 +24,11 @@ typedef struct {
   uint32_t grad_dtype;
 } cross_entropy_t;
 
-#define PIECE 4096
-#define PIECE_BYTES (PIECE * 4)
-#define MAX_ROWS_A_LANE 64
-#define ROW_BYTES (MAX_ROWS_A_LANE * 64)
-
 enum { EXP_TABLE = 0, LOG_TABLE = 1024, Z = 2048, P = Z + PIECE_BYTES, HOT = P + PIECE_BYTES, WORK0 = HOT + PIECE_BYTES,
        WORK1 = WORK0 + PIECE_BYTES, ROWS = WORK1 + PIECE_BYTES };
 // One number a row each.
-enum { LABEL = ROWS, LARGEST = LABEL + ROW_BYTES, SUM_EXP = LARGEST + ROW_BYTES, SUM_Z = SUM_EXP + ROW_BYTES, AT_LABEL = SUM_Z + ROW_BYTES,
-       LSE = AT_LABEL + ROW_BYTES, VALID = LSE + ROW_BYTES, SCALE = VALID + ROW_BYTES, PART = SCALE + ROW_BYTES, SPARE = PART + ROW_BYTES };
+enum { LABEL = ROWS, LARGEST = LABEL + NUMBERS_BYTES, SUM_EXP = LARGEST + NUMBERS_BYTES, SUM_Z = SUM_EXP + NUMBERS_BYTES, AT_LABEL = SUM_Z + NUMBERS_BYTES,
+       LSE = AT_LABEL + NUMBERS_BYTES, VALID = LSE + NUMBERS_BYTES, SCALE = VALID + NUMBERS_BYTES, PART = SCALE + NUMBERS_BYTES, SPARE = PART + NUMBERS_BYTES };
 
 static void check_labels(const cross_entropy_t *a) {
   if (tpu_core_index() != 0) return;
@@ -53,11 +48,8 @@ static void load_logits(const cross_entropy_t *a, long long row, long long at, c
 
 // 1 at the label, 0 elsewhere, to HOT.
 static void one_hot(long long at, const dim4 *shape, const dim4 *scalar) {
-  const dim4 lanes = {1, LANES, 1, shape->w};
-  dim4 repeat;
+  const dim4 repeat = lane_stride(shape->w);
   tpu_bdc_arithmetic_sequence_bcast(WORK0, LANES, (int)at, 1, shape->w);
-  tpu_aligned_stride(&repeat, 0, &lanes, DT_FP32);
-  repeat.c = 0;
   tpu_bdc_equal(HOT, WORK0, LABEL, f32_scalar(1.f), shape, NULL, &repeat, scalar, DT_FP32, DT_INT32);
 }
 
@@ -65,12 +57,6 @@ static void one_hot(long long at, const dim4 *shape, const dim4 *scalar) {
 static void exponentials(const dim4 *shape, const dim4 *scalar) {
   tpu_bdc_fp_sub(P, Z, LARGEST, shape, NULL, NULL, scalar, DT_FP32);
   tpu_bdc_fp_exp(P, P, WORK0, WORK1, EXP_TABLE, shape, DT_FP32);
-}
-
-static void add_sum(local_addr_t sum, local_addr_t piece, bool is_first, int c, int w) {
-  const dim4 one = {1, c, 1, 1};
-  reduce_row(ROW_SUM, is_first ? sum : PART, piece, c, w);
-  if (!is_first) tpu_bdc_fp_add(sum, sum, PART, &one, NULL, NULL, NULL, DT_FP32);
 }
 
 static void store_stat(const cross_entropy_t *a, int which, long long row, local_addr_t from, const dim4 *one) {
@@ -81,8 +67,7 @@ KERNEL(cross_entropy, cross_entropy_t) {
   check_labels(a);
   tpu_bdc_load_fp_exp_coeff(EXP_TABLE, DT_FP32);
   tpu_bdc_load_fp_log_coeff(LOG_TABLE, DT_FP32);
-  const int row_bytes = (int)MIN(PIECE_BYTES, ALIGN(a->vocab * 4, 64));
-  const int at_once = LANES * MIN(MAX_ROWS_A_LANE, PIECE_BYTES / row_bytes);
+  const int at_once = rows_at_once(a->vocab);
   const bool is_whole = a->vocab <= PIECE;
   const span_t span = core_span(a->rows, 1);
   for (long long row = span.start; row < span.end; row += at_once) {
@@ -96,18 +81,17 @@ KERNEL(cross_entropy, cross_entropy_t) {
     for (long long at = 0; at < a->vocab; at += PIECE) {
       const dim4 shape = {1, c, 1, (int)MIN(PIECE, a->vocab - at)};
       load_logits(a, row, at, &shape);
-      reduce_row(ROW_MAX, at == 0 ? LARGEST : PART, Z, c, shape.w);
-      if (at > 0) tpu_bdc_max(LARGEST, LARGEST, PART, &one, NULL, NULL, NULL, DT_FP32);
+      reduce_piece(ROW_MAX, LARGEST, PART, Z, at == 0, c, shape.w);
     }
     for (long long at = 0; at < a->vocab; at += PIECE) {
       const dim4 shape = {1, c, 1, (int)MIN(PIECE, a->vocab - at)};
       if (!is_whole) load_logits(a, row, at, &shape);
-      add_sum(SUM_Z, Z, at == 0, c, shape.w);
+      reduce_piece(ROW_SUM, SUM_Z, PART, Z, at == 0, c, shape.w);
       one_hot(at, &shape, &scalar);
       tpu_bdc_fp_mul(HOT, HOT, Z, &shape, NULL, NULL, NULL, DT_FP32);
-      add_sum(AT_LABEL, HOT, at == 0, c, shape.w);
+      reduce_piece(ROW_SUM, AT_LABEL, PART, HOT, at == 0, c, shape.w);
       exponentials(&shape, &scalar);
-      add_sum(SUM_EXP, P, at == 0, c, shape.w);
+      reduce_piece(ROW_SUM, SUM_EXP, PART, P, at == 0, c, shape.w);
     }
     tpu_bdc_fp_log(LSE, SUM_EXP, PART, LOG_TABLE, &one, DT_FP32);
     tpu_bdc_fp_add(LSE, LSE, LARGEST, &one, NULL, NULL, NULL, DT_FP32);

@@ -29,16 +29,14 @@ typedef union {
 
 // A TENSOR at a local address, or one SCALAR for all elements.
 typedef union { scalar_t scalar; local_addr_t addr; } var_context_t;
-typedef enum { TENSOR = 0, SCALAR = 1, VECTOR = 2 } var_type_t;
+typedef enum { TENSOR = 0, SCALAR = 1 } var_type_t;
 typedef struct { var_type_t type; var_context_t context; } variable_t;
 
 typedef enum {
   DT_UINT8 = 0,
-  DT_INT8 = 1,
   DT_FP16 = 3,
   DT_FP32 = 5,
   DT_UINT16 = 6,
-  DT_INT16 = 7,
   DT_UINT32 = 8,
   DT_INT32 = 9,
   DT_BFP16 = 11,
@@ -48,8 +46,6 @@ typedef enum {
   RM_HALF_TO_EVEN = 0,
   RM_HALF_AWAY_FROM_ZERO = 1,
   RM_TOWARDS_ZERO = 2,
-  RM_DOWN = 3,
-  RM_UP = 4,
 } rounding_mode_t;
 
 // ---- control ----
@@ -57,9 +53,6 @@ void tpu_initialize(void);
 void tpu_poll(void);  // waits for the engines of this core
 int tpu_core_index(void);
 int tpu_core_num(void);
-void tpu_sync_all(void);  // barrier over the cores of the launch
-void tpu_parallel_start(void);
-void tpu_parallel_end(void);
 // The scalar core's view of DRAM. Read after tpu_invalidate_cache, write before tpu_flush_cache.
 void *tpu_global_mem_addr(global_addr_t addr);
 void tpu_invalidate_cache(global_addr_t addr, unsigned long long bytes);
@@ -71,16 +64,13 @@ void tpu_aligned_stride(dim4 *stride, int start_idx, const dim4 *shape, data_typ
 void tpu_gdma_cpy_S2L(local_addr_t dst, global_addr_t src, const dim4 *shape, const dim4 *dst_stride, const dim4 *src_stride, data_type_t dtype);
 void tpu_gdma_cpy_L2S(global_addr_t dst, local_addr_t src, const dim4 *shape, const dim4 *dst_stride, const dim4 *src_stride, data_type_t dtype);
 void tpu_gdma_cpy_S2S(global_addr_t dst, global_addr_t src, const dim4 *shape, const dim4 *dst_stride, const dim4 *src_stride, data_type_t dtype);
-void tpu_gdma_cpy_L2L(local_addr_t dst, local_addr_t src, const dim4 *shape, const dim4 *dst_stride, const dim4 *src_stride, data_type_t dtype);
 // Swap c and w on the way; `shape` is the destination's.
 void tpu_gdma_cpy_cw_trans_S2L(local_addr_t dst, global_addr_t src, const dim4 *shape, const dim4 *dst_stride, const dim4 *src_stride, data_type_t dtype);
-void tpu_gdma_cpy_cw_trans_S2S(global_addr_t dst, global_addr_t src, const dim4 *shape, const dim4 *dst_stride, const dim4 *src_stride, data_type_t dtype);
 // Writes one row to every lane: shape [n, 64, h, w] from a source without c.
 void tpu_gdma_channel_bcast_S2L(local_addr_t dst, global_addr_t src, const dim4 *shape, const dim4 *dst_stride, const dim4 *src_stride, data_type_t dtype);
 void tpu_gdma_set_C_system(global_addr_t dst, scalar_t value, const dim4 *shape, const dim4 *dst_stride, data_type_t dtype);
 // Rows by int32 index: out[h] = param[index[h]], shape [1, c, h, w]; an index out of range gives `fill`.
 void tpu_gdma_h_gather_S2S(global_addr_t out, global_addr_t param, global_addr_t index, bool index_is_local, scalar_t fill, const dim4 *shape, int param_h, const dim4 *out_stride, const dim4 *param_stride, const dim4 *index_stride, data_type_t dtype);
-void tpu_gdma_h_gather_S2L(local_addr_t out, global_addr_t param, global_addr_t index, bool index_is_local, scalar_t fill, const dim4 *shape, int param_h, const dim4 *out_stride, const dim4 *param_stride, const dim4 *index_stride, data_type_t dtype);
 
 // ---- arithmetic on local memory: dst, operands, shape, strides of each, dtype ----
 void tpu_bdc_set_C(local_addr_t dst, scalar_t value, const dim4 *shape, const dim4 *dst_stride, data_type_t dtype);
@@ -108,7 +98,6 @@ void tpu_bdc_int_add(local_addr_t dst, local_addr_t a, local_addr_t b, const dim
 void tpu_bdc_int_mul_C(local_addr_t dst, local_addr_t src, scalar_t value, const dim4 *shape, const dim4 *dst_stride, const dim4 *src_stride, data_type_t dst_dtype, data_type_t src_dtype, data_type_t value_dtype, char shift, rounding_mode_t mode, bool saturates);
 // Functions in the aligned layout; exp and log read a table that is loaded into local memory first.
 void tpu_bdc_fp_sqrt(local_addr_t dst, local_addr_t src, const dim4 *shape, data_type_t dtype);
-void tpu_bdc_fp_rsqrt(local_addr_t dst, local_addr_t src, const dim4 *shape, data_type_t dtype);
 void tpu_bdc_load_fp_exp_coeff(local_addr_t table, data_type_t dtype);
 void tpu_bdc_load_fp_log_coeff(local_addr_t table, data_type_t dtype);
 void tpu_bdc_fp_exp(local_addr_t dst, local_addr_t src, local_addr_t work0, local_addr_t work1, local_addr_t table, const dim4 *shape, data_type_t dtype);
@@ -145,5 +134,4 @@ void tpu_bdc_fp_min_pool2d(local_addr_t out, local_addr_t in, const dim4 *in_sha
 // 16-bit operands; out f32 or of their type; `result_add` adds to out.
 void tpu_bdc_fp_mm(local_addr_t out, local_addr_t left, local_addr_t right, int rows, int inner, int cols, data_type_t out_dtype, data_type_t dtype, bool result_add);
 // right is [1, N, 1, K]; with bias_is_const and a bias of 0 this is the accumulating form of the transposed product.
-void tpu_bdc_fp_mm_R_trans(local_addr_t out, local_addr_t left, local_addr_t right, int rows, int inner, int cols, data_type_t out_dtype, data_type_t dtype);
 void tpu_bdc_fp_mm_R_trans_with_bias(local_addr_t out, local_addr_t left, local_addr_t right, int rows, int inner, int cols, data_type_t out_dtype, data_type_t dtype, data_type_t bias_dtype, bool add_result, bool bias_is_const, var_context_t bias, bool do_relu);

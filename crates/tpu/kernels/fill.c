@@ -14,11 +14,10 @@ typedef struct {
 KERNEL(fill, fill_t) {
   const int bytes = dtype_bytes(a->dtype);
   const span_t span = core_span(a->n, LANES);
-  // DMA dims are 16 bits: rows of 32768 elements, then the rest.
   for (long long i = span.start; i < span.end;) {
     const long long left = span.end - i;
-    const int w = (int)MIN(left, 32768);
-    const int h = (int)MIN(left / w, 32768);
+    const int w = (int)MIN(left, MAX_DMA_DIM);
+    const int h = (int)MIN(left / w, MAX_DMA_DIM);
     const dim4 shape = {1, 1, h, w};
     tpu_gdma_set_C_system(a->y + i * bytes, u32_scalar(a->bits), &shape, NULL, a->dtype);
     i += (long long)h * w;

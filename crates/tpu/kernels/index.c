@@ -40,8 +40,6 @@ static void check_indices(const launch_t *launch, uint64_t address, long long co
   }
 }
 
-#define MAX_DMA_DIM 32768
-
 KERNEL(select_rows, rows_by_index_t) {
   const int bytes = dtype_bytes(a->x_dtype);
   check_indices(&a->launch, a->index, a->count, a->size);

@@ -13,7 +13,8 @@
 #include "device.h"
 
 #define LANES 64
-#define LANE_BYTES (256 * 1024)
+// A dim of a DMA command has 16 bits; what is longer goes in pieces of this.
+#define MAX_DMA_DIM 32768
 #define MIN(x, y) ((x) < (y) ? (x) : (y))
 #define MAX(x, y) ((x) > (y) ? (x) : (y))
 #define DIV_UP(x, y) (((x) + (y)-1) / (y))
@@ -92,8 +93,8 @@ static inline dim4 flat_tile(long long left, int max_w) {
 
 static inline int dtype_bytes(data_type_t dtype) {
   switch (dtype) {
-    case DT_UINT8: case DT_INT8: return 1;
-    case DT_FP16: case DT_BFP16: case DT_UINT16: case DT_INT16: return 2;
+    case DT_UINT8: return 1;
+    case DT_FP16: case DT_BFP16: case DT_UINT16: return 2;
     default: return 4;
   }
 }

@@ -34,17 +34,8 @@ typedef struct {
   uint32_t dy_dtype;
 } rms_norm_backward_t;
 
-#define PIECE 4096
-#define PIECE_BYTES (PIECE * 4)
-#define MAX_ROWS_A_LANE 64
-#define ROW_BYTES (MAX_ROWS_A_LANE * 64)
-
 enum { X = 0, RAW = PIECE_BYTES, WEIGHT = 2 * PIECE_BYTES, DY = 3 * PIECE_BYTES, WORK = 4 * PIECE_BYTES,
-       SUM = 5 * PIECE_BYTES, PART = SUM + ROW_BYTES, INV = PART + ROW_BYTES, SPARE = INV + ROW_BYTES };
-
-static int rows_at_once(long long dim) {
-  return LANES * MIN(MAX_ROWS_A_LANE, PIECE_BYTES / (int)MIN(PIECE_BYTES, ALIGN(dim * 4, 64)));
-}
+       SUM = 5 * PIECE_BYTES, PART = SUM + NUMBERS_BYTES, INV = PART + NUMBERS_BYTES };
 
 static void load_rows(local_addr_t to, uint64_t from, data_type_t dtype, long long dim, long long row, long long at, const dim4 *shape) {
   const dim4 stride = {0, (int)dim, 0, 1};
@@ -59,18 +50,8 @@ static void store_rows(uint64_t to, local_addr_t from, data_type_t dtype, long l
 // The same piece of the weight in every lane; the stride repeats it for all rows of a lane.
 static dim4 load_weight(uint64_t weight, long long at, int w) {
   const dim4 shape = {1, LANES, 1, w};
-  dim4 stride;
   tpu_gdma_channel_bcast_S2L(WEIGHT, weight + at * 4, &shape, NULL, NULL, DT_FP32);
-  tpu_aligned_stride(&stride, 0, &shape, DT_FP32);
-  stride.c = 0;
-  return stride;
-}
-
-// Adds the row sums of a piece, which is used up, to SUM.
-static void add_to_sum(local_addr_t piece, bool is_first, int c, int w) {
-  const dim4 one = {1, c, 1, 1};
-  reduce_row(ROW_SUM, is_first ? SUM : PART, piece, c, w);
-  if (!is_first) tpu_bdc_fp_add(SUM, SUM, PART, &one, NULL, NULL, NULL, DT_FP32);
+  return lane_stride(w);
 }
 
 KERNEL(rms_norm, rms_norm_t) {
@@ -83,7 +64,7 @@ KERNEL(rms_norm, rms_norm_t) {
       const dim4 shape = {1, c, 1, (int)MIN(PIECE, a->dim - at)};
       load_rows(X, a->x, a->x_dtype, a->dim, row, at, &shape);
       tpu_bdc_fp_mul(WORK, X, X, &shape, NULL, NULL, NULL, DT_FP32);
-      add_to_sum(WORK, at == 0, c, shape.w);
+      reduce_piece(ROW_SUM, SUM, PART, WORK, at == 0, c, shape.w);
     }
     tpu_bdc_fp_mul_C(SUM, SUM, f32_scalar(1.f / a->dim), &one, NULL, NULL, DT_FP32);
     tpu_bdc_fp_add_C(SUM, SUM, f32_scalar(a->eps), &one, NULL, NULL, DT_FP32);
@@ -120,7 +101,7 @@ KERNEL(rms_norm_backward, rms_norm_backward_t) {
         tpu_gdma_cpy_L2S(a->products + (row * a->dim + at) * 4, RAW, &shape, &stride, NULL, DT_FP32);
       }
       tpu_bdc_fp_mul(WORK, WORK, WEIGHT, &shape, NULL, NULL, &repeat, DT_FP32);
-      add_to_sum(WORK, at == 0, c, shape.w);
+      reduce_piece(ROW_SUM, SUM, PART, WORK, at == 0, c, shape.w);
     }
     if (!a->dx) continue;
     // sum inv^2 / dim; what is left of inv^3 is the factor of both terms.

@@ -111,9 +111,9 @@ static void drop(const dropout_t *a, long long at, int lanes, int blocks, int mi
   const dim4 words = {1, lanes, 1, blocks}, shape = {1, lanes, 1, w}, all = {1, lanes, 1, 4 * blocks};
   set_counters(a->stream, (uint32_t)(at / 4), lanes, blocks);
   philox(a->key, &words);
-  dim4 apart;
-  tpu_aligned_stride(&apart, 0, &all, DT_FP32);
-  apart.w = 4;
+  dim4 aligned;
+  tpu_aligned_stride(&aligned, 0, &all, DT_FP32);
+  const dim4 apart = {aligned.n, aligned.c, aligned.h, 4};
   const int word[4] = {C0, C1, C2, C3};
   for (int i = 0; i < 4; i++) {
     tpu_bdc_logical_shift_C(WORD(word[i]), WORD(word[i]), -8, &words, NULL, NULL, DT_UINT32, DT_UINT32, RM_TOWARDS_ZERO);
@@ -125,11 +125,8 @@ static void drop(const dropout_t *a, long long at, int lanes, int blocks, int mi
   const dim4 rows = {0, 4 * blocks, 0, 1};
   load_f32(X, RAW, a->x + at * bytes, &shape, &rows, a->dtype);
   tpu_bdc_fp_mul_C(X, X, f32_scalar(1.f / (1.f - a->p)), &shape, NULL, NULL, DT_FP32);
-  dim4 of_keep;
-  tpu_aligned_stride(&of_keep, 0, &all, DT_FP32);
   // A product with 0 would keep a NaN that is dropped.
-  const dim4 in = {1, lanes, 1, w};
-  tpu_bdc_cpy(RAW, KEEP, &in, NULL, &of_keep, DT_FP32);
+  tpu_bdc_cpy(RAW, KEEP, &shape, NULL, &aligned, DT_FP32);
   const variable_t kept = {TENSOR, {.addr = RAW}}, half = {SCALAR, {.scalar = {.f32 = 0.5f}}};
   const variable_t value = {TENSOR, {.addr = X}}, zero = {SCALAR, {.scalar = {.f32 = 0}}};
   tpu_bdc_greater_select(KEEP, &kept, &half, &value, &zero, &shape, DT_FP32, DT_FP32);

@@ -23,26 +23,11 @@ typedef struct {
 // In the order of the host's enum.
 enum { SUM, SUM_SQUARES, MAX_OF, MIN_OF, ARG_MAX, ARG_MIN };
 
-// Elements of a row in a piece, and bytes a lane of all rows of a piece.
-#define PIECE 4096
-#define PIECE_BYTES (PIECE * 4)
-// Results: sixteen elements a row, of which the first counts. As many rows as short ones fill a piece with.
-#define MAX_ROWS_A_LANE 64
-#define RESULT_BYTES (MAX_ROWS_A_LANE * 64)
-
-enum { X = 0, RAW = PIECE_BYTES, MASKED = 2 * PIECE_BYTES, INDEX = 3 * PIECE_BYTES, PART = 4 * PIECE_BYTES, ALL = PART + RESULT_BYTES, AT = ALL + RESULT_BYTES };
+enum { X = 0, RAW = PIECE_BYTES, MASKED = 2 * PIECE_BYTES, INDEX = 3 * PIECE_BYTES, PART = 4 * PIECE_BYTES, ALL = PART + NUMBERS_BYTES, AT = ALL + NUMBERS_BYTES };
 
 static void load_piece(const reduce_rows_t *a, long long row, long long from, int c, int w) {
   const dim4 shape = {1, c, 1, w}, stride = {0, (int)a->len, 0, 1};
   load_f32(X, RAW, a->x + (row * a->len + from) * dtype_bytes(a->x_dtype), &shape, &stride, a->x_dtype);
-}
-
-static void combine(row_op_t op, local_addr_t y, local_addr_t x, const dim4 *shape) {
-  switch (op) {
-    case ROW_SUM: tpu_bdc_fp_add(y, y, x, shape, NULL, NULL, NULL, DT_FP32); break;
-    case ROW_MAX: tpu_bdc_max(y, y, x, shape, NULL, NULL, NULL, DT_FP32); break;
-    case ROW_MIN: tpu_bdc_min(y, y, x, shape, NULL, NULL, NULL, DT_FP32); break;
-  }
 }
 
 // As reduce_row, but infinities count, where the pools begin with the largest finite number. Folds rows in halves, in place.
@@ -65,19 +50,17 @@ static void extremum(row_op_t op, local_addr_t y, local_addr_t x, int c, int w) 
 
 // Values of c rows from `row` on to ALL.
 static void reduce(const reduce_rows_t *a, row_op_t op, long long row, int c) {
-  const dim4 one = {1, c, 1, 1};
   for (long long from = 0; from < a->len; from += PIECE) {
     const int w = (int)MIN(PIECE, a->len - from);
     const dim4 shape = {1, c, 1, w};
     load_piece(a, row, from, c, w);
     if (a->op == SUM_SQUARES) tpu_bdc_fp_mul(X, X, X, &shape, NULL, NULL, NULL, DT_FP32);
-    const local_addr_t y = from == 0 ? ALL : PART;
     if (op == ROW_SUM) {
-      reduce_row(op, y, X, c, w);
+      reduce_piece(op, ALL, PART, X, from == 0, c, w);
     } else {
-      extremum(op, y, X, c, w);
+      extremum(op, from == 0 ? ALL : PART, X, c, w);
+      if (from > 0) combine_rows(op, ALL, PART, c);
     }
-    if (from > 0) combine(op, ALL, PART, &one);
   }
 }
 
@@ -86,19 +69,15 @@ static void find(const reduce_rows_t *a, long long row, int c) {
   const dim4 one = {1, c, 1, 1}, values = row_stride(c);
   for (long long from = 0; from < a->len; from += PIECE) {
     const int w = (int)MIN(PIECE, a->len - from);
-    const dim4 shape = {1, c, 1, w}, positions = {1, LANES, 1, w};
+    const dim4 shape = {1, c, 1, w}, positions = {1, LANES, 1, w}, repeat = lane_stride(w);
     load_piece(a, row, from, c, w);
     tpu_bdc_arithmetic_sequence_bcast(RAW, LANES, (int)from, 1, w);
     tpu_bdc_cast(INDEX, RAW, &positions, NULL, NULL, DT_FP32, DT_INT32, RM_HALF_TO_EVEN);
     // Where the value is attained 1, elsewhere 0; so position + (1 - attained) * more than any position.
-    dim4 repeat;
-    tpu_aligned_stride(&repeat, 0, &positions, DT_FP32);
-    repeat.c = 0;
     tpu_bdc_equal(MASKED, X, ALL, f32_scalar(-33554432.f), &shape, NULL, NULL, &values, DT_FP32, DT_FP32);
     tpu_bdc_fp_add_C(MASKED, MASKED, f32_scalar(33554432.f), &shape, NULL, NULL, DT_FP32);
     tpu_bdc_fp_add(MASKED, MASKED, INDEX, &shape, NULL, NULL, &repeat, DT_FP32);
-    reduce_row(ROW_MIN, from == 0 ? AT : PART, MASKED, c, w);
-    if (from > 0) combine(ROW_MIN, AT, PART, &one);
+    reduce_piece(ROW_MIN, AT, PART, MASKED, from == 0, c, w);
   }
   // A value that is nowhere, since all are NaN.
   tpu_bdc_less_C(PART, AT, f32_scalar(33554432.f), f32_scalar(1.f), &one, NULL, NULL, DT_FP32, DT_FP32);
@@ -108,8 +87,7 @@ static void find(const reduce_rows_t *a, long long row, int c) {
 KERNEL(reduce_rows, reduce_rows_t) {
   const row_op_t op = a->op <= SUM_SQUARES ? ROW_SUM : a->op == MAX_OF || a->op == ARG_MAX ? ROW_MAX : ROW_MIN;
   const bool finds = a->op >= ARG_MAX;
-  const int row_bytes = (int)MIN(PIECE_BYTES, ALIGN(a->len * 4, 64));
-  const int at_once = LANES * MIN(MAX_ROWS_A_LANE, PIECE_BYTES / row_bytes);
+  const int at_once = rows_at_once(a->len);
   const span_t span = core_span(a->rows, 1);
   for (long long row = span.start; row < span.end; row += at_once) {
     const int c = (int)MIN(at_once, span.end - row);

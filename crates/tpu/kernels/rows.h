@@ -1,14 +1,52 @@
-// Sums and extrema along w of a tile [1, c, 1, w] of f32 in the aligned layout, a row of a matrix in each place of c.
+// Rows of a contiguous matrix over the lanes, in f32: sums and extrema of each, and numbers that belong to each.
+//
+// A tile is [1, c, 1, w] in the aligned layout, a row of the matrix in each place of c: several rows in a lane if they are
+// short, one in pieces if they are long.
 #pragma once
 
 #include "kernel.h"
 
 #define F32_MAX 3.4028235e38f
+#define LOWEST (-F32_MAX)
 
-// Sets what the alignment leaves free at the end of each row, so that rows may be seen as groups of 16.
+// Elements of a row that are folded at once.
+#define GROUP 16
+
+// Elements of a row in a piece, and bytes a lane of all rows of a piece.
+#define PIECE 4096
+#define PIECE_BYTES (PIECE * 4)
+// As many rows as short ones fill a piece with; one number a row, in a group of its own.
+#define MAX_ROWS_A_LANE 64
+#define NUMBERS_BYTES (MAX_ROWS_A_LANE * 64)
+
+// Rows of `len` elements that fill a piece.
+static inline int rows_at_once(long long len) {
+  const int row_bytes = (int)MIN(PIECE_BYTES, ALIGN(len * 4, 64));
+  return LANES * MIN(MAX_ROWS_A_LANE, PIECE_BYTES / row_bytes);
+}
+
+// A number a row, as an operand that is the same along w.
+static inline dim4 row_stride(int c) {
+  const dim4 shape = {1, c, 1, 1};
+  dim4 stride;
+  tpu_aligned_stride(&stride, 0, &shape, DT_FP32);
+  stride.h = stride.w = 0;
+  return stride;
+}
+
+// The same w elements in every lane, as an operand that repeats them for all rows of a lane.
+static inline dim4 lane_stride(int w) {
+  const dim4 shape = {1, LANES, 1, w};
+  dim4 stride;
+  tpu_aligned_stride(&stride, 0, &shape, DT_FP32);
+  stride.c = 0;
+  return stride;
+}
+
+// Sets what the alignment leaves free at the end of each row, so that rows may be seen as groups.
 static inline void fill_row_ends(local_addr_t x, int c, int w, float value) {
-  if (w % 16 == 0) return;
-  const dim4 ends = {1, c, 1, 16 - w % 16}, full = {1, c, 1, ALIGN(w, 16)};
+  if (w % GROUP == 0) return;
+  const dim4 ends = {1, c, 1, GROUP - w % GROUP}, full = {1, c, 1, ALIGN(w, GROUP)};
   dim4 stride;
   tpu_aligned_stride(&stride, 0, &full, DT_FP32);
   tpu_bdc_set_C(x + w * 4, f32_scalar(value), &ends, &stride, DT_FP32);
@@ -21,25 +59,38 @@ static inline void pool(row_op_t op, local_addr_t y, local_addr_t x, const dim4 
   const dim2 one = {1, 1};
   switch (op) {
     case ROW_SUM: tpu_bdc_fp_avg_pool2d(y, x, shape, kernel, &none, &one, &one, DT_FP32, f32_scalar(1.f)); break;
-    case ROW_MAX: tpu_bdc_fp_max_pool2d(y, x, shape, kernel, &none, &one, &one, DT_FP32, f32_scalar(-F32_MAX)); break;
+    case ROW_MAX: tpu_bdc_fp_max_pool2d(y, x, shape, kernel, &none, &one, &one, DT_FP32, f32_scalar(LOWEST)); break;
     case ROW_MIN: tpu_bdc_fp_min_pool2d(y, x, shape, kernel, &none, &one, &one, DT_FP32, f32_scalar(F32_MAX)); break;
   }
 }
 
-// y [1, c, 1, 1] of x [1, c, 1, w]; y has room for 16 elements a row. The free ends of x are overwritten.
-static inline void reduce_row(row_op_t op, local_addr_t y, local_addr_t x, int c, int w) {
-  fill_row_ends(x, c, w, op == ROW_SUM ? 0 : op == ROW_MAX ? -F32_MAX : F32_MAX);
-  const dim4 groups = {1, c, DIV_UP(w, 16), 16}, last = {1, c, 1, 16};
-  const dim2 down = {groups.h, 1}, across = {1, 16};
+// y [1, c, 1, 1] of x [1, c, 1, w], whose free ends are set; y has room for a group a row, as the alignment gives.
+// Extrema are finite: a row of infinities has the finite number nearest to them.
+static inline void fold_row(row_op_t op, local_addr_t y, local_addr_t x, int c, int w) {
+  const dim4 groups = {1, c, DIV_UP(w, GROUP), GROUP}, last = {1, c, 1, GROUP};
+  const dim2 down = {groups.h, 1}, across = {1, GROUP};
   pool(op, y, x, &groups, &down);
   pool(op, y, y, &last, &across);
 }
 
-// A value a row, as an operand that is the same along w.
-static inline dim4 row_stride(int c) {
-  const dim4 shape = {1, c, 1, 1};
-  dim4 stride;
-  tpu_aligned_stride(&stride, 0, &shape, DT_FP32);
-  stride.h = stride.w = 0;
-  return stride;
+// The same, setting the free ends to what changes nothing.
+static inline void reduce_row(row_op_t op, local_addr_t y, local_addr_t x, int c, int w) {
+  fill_row_ends(x, c, w, op == ROW_SUM ? 0 : op == ROW_MAX ? LOWEST : F32_MAX);
+  fold_row(op, y, x, c, w);
+}
+
+// y = y op part, a number a row each.
+static inline void combine_rows(row_op_t op, local_addr_t y, local_addr_t part, int c) {
+  const dim4 one = {1, c, 1, 1};
+  switch (op) {
+    case ROW_SUM: tpu_bdc_fp_add(y, y, part, &one, NULL, NULL, NULL, DT_FP32); break;
+    case ROW_MAX: tpu_bdc_max(y, y, part, &one, NULL, NULL, NULL, DT_FP32); break;
+    case ROW_MIN: tpu_bdc_min(y, y, part, &one, NULL, NULL, NULL, DT_FP32); break;
+  }
+}
+
+// reduce_row for one piece of rows after another; `part` has the size of y.
+static inline void reduce_piece(row_op_t op, local_addr_t y, local_addr_t part, local_addr_t x, bool is_first, int c, int w) {
+  reduce_row(op, is_first ? y : part, x, c, w);
+  if (!is_first) combine_rows(op, y, part, c);
 }

@@ -10,7 +10,6 @@
 #define NUM_TABLES 8
 // Slot i holds a tile of f32, or of anything narrower.
 #define SLOT(i) ((local_addr_t)(NUM_TABLES * 1024 + (i) * TILE_W * 4))
-#define NUM_SLOTS 14
 
 static inline bool is_float(data_type_t dtype) { return dtype == DT_FP32 || dtype == DT_BFP16 || dtype == DT_FP16; }
 
