@@ -6,24 +6,6 @@ use candle_core::{CpuStorage, Layout, Result};
 use common::*;
 use tt_cpu::{AttentionParams, FusedOps, reference};
 
-fn params(
-    (batch, queries, keys): (usize, usize, usize),
-    (heads, kv_heads, head_dim): (usize, usize, usize),
-) -> AttentionParams {
-    let scale = 1.0 / (head_dim as f32).sqrt();
-    AttentionParams {
-        batch,
-        queries,
-        keys,
-        heads,
-        kv_heads,
-        head_dim,
-        scale,
-        causal: true,
-        window: None,
-    }
-}
-
 /// `parts` tensors `[B, T, heads, D]` side by side in the rows of one storage, as a fused projection leaves them, and
 /// their dense copies.
 fn fused(
@@ -131,15 +113,15 @@ fn check(p: AttentionParams, segments: Option<(Vec<u32>, Vec<u32>)>) -> Result<(
 #[test]
 fn causal_attention_of_odd_lengths_matches_the_reference() -> Result<()> {
     for tokens in ODD_SIZES {
-        check(params((2, tokens, tokens), (2, 2, 16)), None)?;
+        check(attention_params((2, tokens, tokens), (2, 2, 16)), None)?;
     }
-    check(params((1, 200, 200), (2, 1, 128)), None)
+    check(attention_params((1, 200, 200), (2, 1, 128)), None)
 }
 
 #[test]
 fn query_groups_share_their_key_value_head() -> Result<()> {
     for (heads, kv_heads) in [(4, 2), (6, 1), (3, 3)] {
-        check(params((2, 70, 70), (heads, kv_heads, 32)), None)?;
+        check(attention_params((2, 70, 70), (heads, kv_heads, 32)), None)?;
     }
     Ok(())
 }
@@ -147,7 +129,7 @@ fn query_groups_share_their_key_value_head() -> Result<()> {
 #[test]
 fn head_dims_need_not_fill_vectors() -> Result<()> {
     for head_dim in [1, 3, 8, 24, 80, 130] {
-        check(params((1, 67, 67), (2, 1, head_dim)), None)?;
+        check(attention_params((1, 67, 67), (2, 1, head_dim)), None)?;
     }
     Ok(())
 }
@@ -158,7 +140,7 @@ fn full_attention_matches_the_reference() -> Result<()> {
         check(
             AttentionParams {
                 causal: false,
-                ..params((2, queries, keys), (2, 1, 16))
+                ..attention_params((2, queries, keys), (2, 1, 16))
             },
             None,
         )?;
@@ -169,7 +151,7 @@ fn full_attention_matches_the_reference() -> Result<()> {
 #[test]
 fn later_queries_see_the_earlier_keys() -> Result<()> {
     for (queries, keys) in [(1, 200), (5, 129), (64, 65), (130, 200)] {
-        check(params((2, queries, keys), (4, 2, 16)), None)?;
+        check(attention_params((2, queries, keys), (4, 2, 16)), None)?;
     }
     Ok(())
 }
@@ -177,14 +159,14 @@ fn later_queries_see_the_earlier_keys() -> Result<()> {
 #[test]
 fn queries_before_the_first_key_give_zeros() -> Result<()> {
     // Positions of the first 100 queries are negative.
-    check(params((1, 165, 65), (2, 1, 16)), None)
+    check(attention_params((1, 165, 65), (2, 1, 16)), None)
 }
 
 #[test]
 fn a_window_hides_what_is_far_back() -> Result<()> {
     for window in [1, 2, 63, 64, 65, 100, 1000] {
         for causal in [true, false] {
-            let p = params((1, 150, 200), (2, 1, 16));
+            let p = attention_params((1, 150, 200), (2, 1, 16));
             check(
                 AttentionParams {
                     window: Some(window),
@@ -213,7 +195,7 @@ fn segments_do_not_see_each_other() -> Result<()> {
     for causal in [true, false] {
         let p = AttentionParams {
             causal,
-            ..params((2, 200, 200), (2, 1, 32))
+            ..attention_params((2, 200, 200), (2, 1, 32))
         };
         check(p, Some((segments.clone(), segments.clone())))?;
         let p = AttentionParams {
@@ -229,27 +211,27 @@ fn segments_do_not_see_each_other() -> Result<()> {
 fn queries_whose_segment_has_no_key_give_zeros() -> Result<()> {
     let queries: Vec<u32> = (0..130).map(|i| if i % 3 == 0 { 99 } else { 1 }).collect();
     check(
-        params((1, 130, 130), (2, 2, 16)),
+        attention_params((1, 130, 130), (2, 2, 16)),
         Some((queries, vec![1; 130])),
     )?;
     check(
-        params((1, 130, 130), (2, 2, 16)),
+        attention_params((1, 130, 130), (2, 2, 16)),
         Some((vec![5; 130], vec![6; 130])),
     )
 }
 
 #[test]
 fn attention_over_nothing_is_empty_or_zero() -> Result<()> {
-    check(params((0, 3, 3), (2, 1, 16)), None)?;
-    check(params((1, 0, 3), (2, 1, 16)), None)?;
-    check(params((1, 3, 0), (2, 1, 16)), None)
+    check(attention_params((0, 3, 3), (2, 1, 16)), None)?;
+    check(attention_params((1, 0, 3), (2, 1, 16)), None)?;
+    check(attention_params((1, 3, 0), (2, 1, 16)), None)
 }
 
 #[test]
 fn large_scores_do_not_overflow() -> Result<()> {
     let p = AttentionParams {
         scale: 500.0,
-        ..params((1, 100, 100), (1, 1, 16))
+        ..attention_params((1, 100, 100), (1, 1, 16))
     };
     let mut parts = fused(1, 100, &[1, 1, 1], 16, 5);
     let (v, k, q) = (parts.pop(), parts.pop(), parts.pop());
@@ -266,7 +248,7 @@ fn large_scores_do_not_overflow() -> Result<()> {
 fn the_backward_pass_is_the_derivative() {
     let p = AttentionParams {
         window: Some(3),
-        ..params((1, 4, 5), (2, 1, 3))
+        ..attention_params((1, 4, 5), (2, 1, 3))
     };
     let segments: (&[u32], &[u32]) = (&[1, 1, 2, 2], &[1, 1, 1, 2, 2]);
     let (q, k, v) = (
@@ -302,7 +284,7 @@ fn the_backward_pass_is_the_derivative() {
 
 #[test]
 fn wrong_shapes_are_errors() {
-    let p = params((1, 2, 2), (2, 1, 4));
+    let p = attention_params((1, 2, 2), (2, 1, 4));
     let q = Operand::f32(vec![0.0; 16], (1, 2, 2, 4));
     let kv = Operand::f32(vec![0.0; 8], (1, 2, 1, 4));
     let flat = Operand::f32(vec![0.0; 8], 8);

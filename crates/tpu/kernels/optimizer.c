@@ -83,9 +83,9 @@ static void update(const optimizer_step_t *a, const dim4 *shape) {
       mul_const(U, A, c[0], shape);
       mul_const(T, G, c[1], shape);
       add_tiles(U, U, T, shape);
-      tpu_bdc_greater_C(SLOT(T), SLOT(U), f32_scalar(0), f32_scalar(1.f), shape, NULL, NULL, DT_FP32, DT_FP32);
-      tpu_bdc_less_C(SLOT(U), SLOT(U), f32_scalar(0), f32_scalar(1.f), shape, NULL, NULL, DT_FP32, DT_FP32);
-      sub_tiles(U, T, U, shape);
+      nan_of(T, U, shape);
+      add_tiles(P, P, T, shape);
+      sign_tile(U, U, T, shape);
       blend(P, a->keep, -c[2], U, shape);
       blend(A, c[3], c[4], G, shape);
       break;

@@ -45,6 +45,27 @@ static void whole_power(int y, int x, int n, const dim4 *shape) {
   for (int i = 1; i < n; i++) mul_tiles(y, y, x, shape);
 }
 
+// y = x > bound ? y : otherwise; NaN is not greater than anything.
+static void keep_above(int y, float bound, int x, variable_t otherwise, const dim4 *shape) {
+  const variable_t least = {SCALAR, {.scalar = {.f32 = bound}}};
+  const variable_t it = {TENSOR, {.addr = SLOT(x)}}, then = {TENSOR, {.addr = SLOT(y)}};
+  tpu_bdc_greater_select(SLOT(y), &it, &least, &then, &otherwise, shape, DT_FP32, DT_FP32);
+}
+
+// exp, with NaN for NaN.
+static void exp_or_nan(int y, int x, int work, const dim4 *shape) {
+  exp_tile(y, x, work, shape);
+  nan_of(work, x, shape);
+  add_tiles(y, y, work, shape);
+}
+
+// log, with NaN for what is negative. Adding 0 makes +0 of -0, which the engine's log does not know.
+static void log_or_nan(int y, int x, int work, const dim4 *shape) {
+  add_const(work + 1, x, 0, shape);
+  log_tile(y, work + 1, work, shape);
+  keep_above(y, -1.1754944e-38f, x, (variable_t){SCALAR, {.scalar = {.u32 = 0x7fc00000}}}, shape);
+}
+
 static void power(int y, int x, int work, float exponent, const dim4 *shape) {
   const float size = exponent < 0 ? -exponent : exponent;
   if (size == 0) {
@@ -53,31 +74,10 @@ static void power(int y, int x, int work, float exponent, const dim4 *shape) {
     whole_power(y, x, (int)size, shape);
     if (exponent < 0) tpu_bdc_fp32_C_div(SLOT(y), SLOT(y), 1.f, shape, NULL, NULL);
   } else {
-    log_tile(work + 2, x, work, shape);
+    log_or_nan(work + 2, x, work, shape);
     mul_const(work + 2, work + 2, exponent, shape);
-    exp_tile(y, work + 2, work, shape);
+    exp_or_nan(y, work + 2, work, shape);
   }
-}
-
-// y = x > bound ? y : otherwise; NaN is not greater than anything.
-static void keep_above(int y, float bound, int x, variable_t otherwise, const dim4 *shape) {
-  const variable_t least = {SCALAR, {.scalar = {.f32 = bound}}};
-  const variable_t it = {TENSOR, {.addr = SLOT(x)}}, then = {TENSOR, {.addr = SLOT(y)}};
-  tpu_bdc_greater_select(SLOT(y), &it, &least, &then, &otherwise, shape, DT_FP32, DT_FP32);
-}
-
-// exp, with NaN for NaN: of what is not above the least number, 1/x is -0 or NaN.
-static void exp_or_nan(int y, int x, int work, const dim4 *shape) {
-  exp_tile(y, x, work, shape);
-  tpu_bdc_fp32_C_div(SLOT(work), SLOT(x), 1.f, shape, NULL, NULL);
-  keep_above(y, -3.4028235e38f, x, (variable_t){TENSOR, {.addr = SLOT(work)}}, shape);
-}
-
-// log, with NaN for what is negative. Adding 0 makes +0 of -0, which the engine's log does not know.
-static void log_or_nan(int y, int x, int work, const dim4 *shape) {
-  add_const(work + 1, x, 0, shape);
-  log_tile(y, work + 1, work, shape);
-  keep_above(y, -1.1754944e-38f, x, (variable_t){SCALAR, {.scalar = {.u32 = 0x7fc00000}}}, shape);
 }
 
 // Through exp away from 0, where tanh(|x|) = (1 - e) / (1 + e) with e = exp(-2|x|), and as a series near it, so that small
@@ -136,6 +136,8 @@ static void apply(const unary_t *a, int y, int x, int work, const dim4 *shape) {
       mul_const(y, y, a->p0, shape);
       tpu_bdc_max_C(SLOT(work + 2), SLOT(x), f32_scalar(0), shape, NULL, NULL, DT_FP32);
       add_tiles(y, y, work + 2, shape);
+      nan_of(work, x, shape);  // which is neither
+      add_tiles(y, y, work, shape);
       break;
     }
     case EXP: exp_or_nan(y, x, work, shape); break;
@@ -173,11 +175,7 @@ static void apply(const unary_t *a, int y, int x, int work, const dim4 *shape) {
       break;
     }
     case ERF: erf_tile(y, x, work, shape); break;
-    case SIGN:
-      tpu_bdc_greater_C(SLOT(y), SLOT(x), f32_scalar(0), f32_scalar(1.f), shape, NULL, NULL, DT_FP32, DT_FP32);
-      tpu_bdc_less_C(SLOT(work), SLOT(x), f32_scalar(0), f32_scalar(1.f), shape, NULL, NULL, DT_FP32, DT_FP32);
-      sub_tiles(y, y, work, shape);
-      break;
+    case SIGN: sign_tile(y, x, work, shape); break;
     case FLOOR: tpu_bdc_fp_floor(SLOT(y), SLOT(x), shape, NULL, NULL, DT_FP32); break;
     case CEIL: tpu_bdc_fp_ceil(SLOT(y), SLOT(x), shape, NULL, NULL, DT_FP32); break;
     case ROUND: tpu_bdc_fp_round(SLOT(y), SLOT(x), shape, NULL, NULL, DT_FP32, RM_HALF_AWAY_FROM_ZERO); break;

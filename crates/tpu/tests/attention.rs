@@ -14,24 +14,6 @@ const FLOATS: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
 /// Around the lanes (64) and the blocks (128 and 256).
 const LENGTHS: [usize; 4] = [1, 63, 129, 270];
 
-fn params(
-    (batch, queries, keys): (usize, usize, usize),
-    (heads, kv_heads, head_dim): (usize, usize, usize),
-) -> AttentionParams {
-    let scale = 1.0 / (head_dim as f32).sqrt();
-    AttentionParams {
-        batch,
-        queries,
-        keys,
-        heads,
-        kv_heads,
-        head_dim,
-        scale,
-        causal: true,
-        window: None,
-    }
-}
-
 /// Tensors `[B, T, heads, D]` side by side in the rows of one storage, as a fused projection leaves them, with their
 /// dense content.
 fn fused(
@@ -238,7 +220,12 @@ fn causal_attention_of_odd_lengths_matches_the_reference() -> Result<()> {
     };
     for dtype in FLOATS {
         for tokens in LENGTHS {
-            check(device, params((2, tokens, tokens), (2, 2, 16)), None, dtype)?;
+            check(
+                device,
+                attention_params((2, tokens, tokens), (2, 2, 16)),
+                None,
+                dtype,
+            )?;
         }
     }
     Ok(())
@@ -250,7 +237,7 @@ fn query_groups_share_their_key_value_head() -> Result<()> {
         return Ok(());
     };
     for (heads, kv_heads) in [(4, 2), (6, 1)] {
-        let p = params((2, 140, 140), (heads, kv_heads, 32));
+        let p = attention_params((2, 140, 140), (heads, kv_heads, 32));
         check(device, p, None, DType::F32)?;
         check(device, p, None, DType::BF16)?;
     }
@@ -264,12 +251,17 @@ fn head_dims_need_not_fill_vectors() -> Result<()> {
     };
     for head_dim in [1, 3, 24, 80, 130] {
         for dtype in FLOATS {
-            check(device, params((1, 67, 67), (2, 1, head_dim)), None, dtype)?;
+            check(
+                device,
+                attention_params((1, 67, 67), (2, 1, head_dim)),
+                None,
+                dtype,
+            )?;
         }
     }
     check(
         device,
-        params((1, 140, 300), (1, 1, 1024)),
+        attention_params((1, 140, 300), (1, 1, 1024)),
         None,
         DType::F32,
     )
@@ -283,7 +275,7 @@ fn full_attention_and_unequal_lengths_match_the_reference() -> Result<()> {
     for (queries, keys) in [(3, 300), (300, 3), (130, 260)] {
         for causal in [true, false] {
             // Causal with fewer keys than queries: the first queries see nothing.
-            let p = params((2, queries, keys), (2, 1, 16));
+            let p = attention_params((2, queries, keys), (2, 1, 16));
             check(device, AttentionParams { causal, ..p }, None, DType::F32)?;
             check(device, AttentionParams { causal, ..p }, None, DType::BF16)?;
         }
@@ -301,7 +293,7 @@ fn a_window_hides_what_is_far_back() -> Result<()> {
             let p = AttentionParams {
                 window: Some(window),
                 causal,
-                ..params((1, 140, 270), (2, 1, 16))
+                ..attention_params((1, 140, 270), (2, 1, 16))
             };
             check(device, p, None, DType::F32)?;
         }
@@ -326,7 +318,7 @@ fn segments_do_not_see_each_other() -> Result<()> {
         let p = AttentionParams {
             causal,
             window,
-            ..params((2, 300, 300), (2, 1, 32))
+            ..attention_params((2, 300, 300), (2, 1, 32))
         };
         for dtype in [DType::F32, DType::BF16] {
             check(device, p, Some((segments.clone(), segments.clone())), dtype)?;
@@ -341,7 +333,7 @@ fn queries_whose_segment_has_no_key_give_zeros() -> Result<()> {
         return Ok(());
     };
     let queries: Vec<u32> = (0..130).map(|i| if i % 3 == 0 { 99 } else { 1 }).collect();
-    let p = params((1, 130, 130), (2, 2, 16));
+    let p = attention_params((1, 130, 130), (2, 2, 16));
     for dtype in FLOATS {
         check(device, p, Some((queries.clone(), vec![1; 130])), dtype)?;
         check(device, p, Some((vec![5; 130], vec![6; 130])), dtype)?;
@@ -355,9 +347,9 @@ fn attention_over_nothing_is_empty_or_zero() -> Result<()> {
         return Ok(());
     };
     for dtype in FLOATS {
-        check(device, params((0, 3, 3), (2, 1, 16)), None, dtype)?;
-        check(device, params((1, 0, 3), (2, 1, 16)), None, dtype)?;
-        check(device, params((1, 3, 0), (2, 1, 16)), None, dtype)?;
+        check(device, attention_params((0, 3, 3), (2, 1, 16)), None, dtype)?;
+        check(device, attention_params((1, 0, 3), (2, 1, 16)), None, dtype)?;
+        check(device, attention_params((1, 3, 0), (2, 1, 16)), None, dtype)?;
     }
     Ok(())
 }
@@ -370,7 +362,7 @@ fn large_scores_do_not_overflow() -> Result<()> {
     // Scores up to some 1e3, where exp needs the maximum taken off; rounding of the scores then dominates.
     let p = AttentionParams {
         scale: 500.0,
-        ..params((1, 100, 100), (1, 1, 16))
+        ..attention_params((1, 100, 100), (1, 1, 16))
     };
     let parts = fused(DType::F32, (1, 100), &[1, 1, 1], 16, 5);
     let on = |i: usize| TpuOperand::new(device, &parts[i].0);
@@ -392,7 +384,7 @@ fn nan_comes_out_as_nan() -> Result<()> {
     let Some(device) = device() else {
         return Ok(());
     };
-    let p = params((1, 70, 70), (1, 1, 16));
+    let p = attention_params((1, 70, 70), (1, 1, 16));
     for dtype in FLOATS {
         for spoilt in 0..3 {
             let x = |i: u64| {
@@ -417,7 +409,7 @@ fn nan_comes_out_as_nan() -> Result<()> {
 #[test]
 fn wrong_operands_are_errors() {
     let Some(device) = device() else { return };
-    let p = params((1, 2, 2), (2, 1, 4));
+    let p = attention_params((1, 2, 2), (2, 1, 4));
     let on = |x: Operand| TpuOperand::new(device, &x);
     let q = on(Operand::f32(vec![0.0; 16], (1, 2, 2, 4)));
     let kv = on(Operand::f32(vec![0.0; 8], (1, 2, 1, 4)));
@@ -466,7 +458,7 @@ fn results_do_not_depend_on_the_number_of_cores() -> Result<()> {
     if std::env::var_os("ATTENTION_CHECKSUM").is_some() {
         let mut hasher = std::hash::DefaultHasher::new();
         for dtype in [DType::F32, DType::BF16] {
-            let p = params((2, 270, 270), (2, 1, 16));
+            let p = attention_params((2, 270, 270), (2, 1, 16));
             let ids: Vec<u32> = (0..540).map(|i| i / 70).collect();
             let (got, ..) = results(device, p, Some((ids.clone(), ids)), dtype)?;
             for x in got {

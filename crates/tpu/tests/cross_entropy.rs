@@ -4,27 +4,15 @@ mod common;
 
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, DType, Layout};
-use common::{device, fallbacks, launches, stored, unit_roundoff, upload, widened};
+use common::{
+    device, fallbacks, launches, numbers, relative_l2, stored, unit_roundoff, upload, wide, widened,
+};
 use tt_cpu::{CrossEntropyParams, FusedOps};
 use tt_tpu::TpuStorage;
 
-fn numbers(len: usize, seed: usize) -> Vec<f32> {
-    (0..len)
-        .map(|i| ((i * 7919 + i / 613 + seed * 331) % 1013) as f32 / 500.0 - 1.0)
-        .collect()
-}
-
-fn relative_l2(ours: &TpuStorage, truth: &CpuStorage) -> f64 {
-    let (ours, truth) = (widened(&ours.to_cpu_storage().unwrap()), widened(truth));
-    assert_eq!(ours.len(), truth.len());
-    let square = |x: f64| x * x;
-    let size: f64 = truth.iter().map(|x| square(f64::from(*x))).sum();
-    let error: f64 = ours
-        .iter()
-        .zip(&truth)
-        .map(|(a, b)| square(f64::from(*a) - f64::from(*b)))
-        .sum();
-    (error / size.max(1e-30)).sqrt()
+fn error(ours: &TpuStorage, truth: &CpuStorage) -> f64 {
+    let ours = ours.to_cpu_storage().expect("the device answers");
+    relative_l2(&ours, &wide(&widened(truth)))
 }
 
 fn check(rows: usize, dim: usize, vocab: usize, params: CrossEntropyParams, dtype: DType) {
@@ -95,7 +83,7 @@ fn check(rows: usize, dim: usize, vocab: usize, params: CrossEntropyParams, dtyp
         ("dhidden", &our_dhidden, &dhidden),
         ("dweight", &our_dweight, &dweight),
     ] {
-        let error = relative_l2(ours, truth);
+        let error = error(ours, truth);
         assert!(error < tolerance, "{what}: {name} is off by {error:.1e}");
     }
     // Without gradients the same loss.

@@ -5,7 +5,7 @@ mod common;
 use candle_core::backend::BackendStorage;
 use candle_core::op::{self, CmpOp, UnaryOpT};
 use candle_core::{CpuStorage, DType, Layout};
-use common::{device, fallbacks, launches, stored, upload, widened};
+use common::{device, fallbacks, launches, stored, upload, values, widened};
 use tt_cpu::FusedOps;
 use tt_tpu::{TpuDevice, TpuStorage};
 
@@ -16,10 +16,6 @@ fn arguments(len: usize, max: f32) -> Vec<f32> {
         max * x * x * x
     };
     (0..len).map(spread).collect()
-}
-
-fn values(storage: &TpuStorage) -> Vec<f32> {
-    widened(&storage.to_cpu_storage().unwrap())
 }
 
 /// The largest error relative to `max(|truth|, floor)`; two NaN are equal, and two equal infinities.
@@ -144,7 +140,45 @@ fn functions_have_the_cpus_limits() {
         };
     }
     check!(op::Exp, op::Log, op::Recip, op::Abs, op::Relu, op::Sqr);
-    check!(op::Silu, op::Tanh);
+    check!(
+        op::Silu,
+        op::Tanh,
+        op::Neg,
+        op::Sign,
+        op::Floor,
+        op::Ceil,
+        op::Round
+    );
+    check!(op::Gelu, op::GeluErf, op::Erf);
+}
+
+#[test]
+fn functions_with_a_parameter_are_the_cpus_in_their_limits_too() {
+    let Some(device) = device() else { return };
+    let mut x = arguments(1003, 3.0);
+    x.extend([0.0, 1e-10, f32::NAN, f32::INFINITY]);
+    let layout = Layout::contiguous(x.len());
+    let host = CpuStorage::F32(x.clone());
+    let ours = upload(device, &host);
+    let check = |what: &str, ours: TpuStorage, truth: CpuStorage, tolerance| {
+        let (ours, truth) = (values(&ours), widened(&truth));
+        let (error, i) = worst(&ours, &truth, 1e-3);
+        let (ours, truth) = (ours[i], truth[i]);
+        assert!(
+            error < tolerance,
+            "{what} of {}: {ours} instead of {truth}",
+            x[i]
+        );
+    };
+    for alpha in [1.0, 0.3] {
+        let truth = host.elu(&layout, alpha).unwrap();
+        check("elu", ours.elu(&layout, alpha).unwrap(), truth, 3e-4);
+    }
+    for exponent in [0.0, 1.0, 2.0, 3.0, -1.0, -2.0, 0.5, 1.5, -0.5] {
+        let truth = host.powf(&layout, exponent).unwrap();
+        let ours = ours.powf(&layout, exponent).unwrap();
+        check(&format!("x^{exponent}"), ours, truth, 1e-5);
+    }
 }
 
 #[test]

@@ -4,19 +4,11 @@ mod common;
 
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, DType, Layout};
-use common::{device, fallbacks, launches, stored, unit_roundoff, upload, widened};
+use common::{
+    device, fallbacks, launches, numbers, stored, unit_roundoff, upload, values, widened,
+};
 use tt_cpu::FusedOps;
 use tt_tpu::TpuStorage;
-
-fn numbers(len: usize) -> Vec<f32> {
-    (0..len)
-        .map(|i| ((i * 7919 + i / 613) % 1013) as f32 / 500.0 - 1.0)
-        .collect()
-}
-
-fn host(storage: &TpuStorage) -> Vec<f32> {
-    widened(&storage.to_cpu_storage().unwrap())
-}
 
 fn close(ours: &[f32], truth: &[f32], tolerance: f32) {
     assert_eq!(ours.len(), truth.len());
@@ -50,13 +42,13 @@ fn rows_of_any_dim_are_selected_and_added() {
         source_dims[dim] = count;
         let source_layout = Layout::contiguous(&source_dims[..]);
         for dtype in [DType::F32, DType::BF16] {
-            let x = stored(dtype, numbers(3 * 19 * 35));
-            let source = stored(dtype, numbers(source_dims.iter().product()));
+            let x = stored(dtype, numbers(3 * 19 * 35, 0));
+            let source = stored(dtype, numbers(source_dims.iter().product(), 0));
             for index in indices(count, dims[dim]) {
                 let (ours, there) = (upload(device, &x), upload(device, &index));
                 let selected = ours.index_select(&there, &layout, &at, dim).unwrap();
                 let truth = x.index_select(&index, &layout, &at, dim).unwrap();
-                assert_eq!(host(&selected), widened(&truth));
+                assert_eq!(values(&selected), widened(&truth));
 
                 let from = upload(device, &source);
                 let sum = ours
@@ -71,7 +63,7 @@ fn rows_of_any_dim_are_selected_and_added() {
                 } else {
                     10.0 * unit_roundoff(dtype) as f32
                 };
-                close(&host(&sum), &widened(&truth), tolerance);
+                close(&values(&sum), &widened(&truth), tolerance);
             }
         }
     }
@@ -86,7 +78,7 @@ fn rows_of_any_dim_are_selected_and_added() {
 fn rows_of_a_view_are_selected_by_a_view() {
     let Some(device) = device() else { return };
     let (x, index) = (
-        CpuStorage::F32(numbers(37 * 67)),
+        CpuStorage::F32(numbers(37 * 67, 0)),
         CpuStorage::U32((0..20).collect()),
     );
     let layout = Layout::contiguous((37, 67)).transpose(0, 1).unwrap();
@@ -105,7 +97,7 @@ fn rows_of_a_view_are_selected_by_a_view() {
     let truth = in_order
         .index_select(&CpuStorage::U32(odd), &layout, &Layout::contiguous(10), 0)
         .unwrap();
-    assert_eq!(host(&ours), widened(&truth));
+    assert_eq!(values(&ours), widened(&truth));
 }
 
 #[test]
@@ -119,13 +111,13 @@ fn elements_are_gathered_and_scattered_along_any_dim() {
         let count = of_indices.iter().product();
         let at = Layout::contiguous(&of_indices[..]);
         for dtype in [DType::F32, DType::BF16] {
-            let x = stored(dtype, numbers(3 * 17 * 11));
-            let source = stored(dtype, numbers(count));
+            let x = stored(dtype, numbers(3 * 17 * 11, 0));
+            let source = stored(dtype, numbers(count, 0));
             for index in indices(count, dims[dim]) {
                 let (ours, there) = (upload(device, &x), upload(device, &index));
                 let gathered = ours.gather(&layout, &there, &at, dim).unwrap();
                 assert_eq!(
-                    host(&gathered),
+                    values(&gathered),
                     widened(&x.gather(&layout, &index, &at, dim).unwrap())
                 );
 
@@ -136,13 +128,13 @@ fn elements_are_gathered_and_scattered_along_any_dim() {
                 truth
                     .scatter_add_set(&layout, &index, &at, &source, &at, dim)
                     .unwrap();
-                assert_eq!(host(&ours), widened(&truth), "added in the same order");
+                assert_eq!(values(&ours), widened(&truth), "added in the same order");
                 ours.scatter_set(&layout, &there, &at, &from, &at, dim)
                     .unwrap();
                 truth
                     .scatter_set(&layout, &index, &at, &source, &at, dim)
                     .unwrap();
-                assert_eq!(host(&ours), widened(&truth));
+                assert_eq!(values(&ours), widened(&truth));
             }
         }
     }
@@ -173,23 +165,23 @@ fn an_embedding_and_its_gradient_are_the_cpus() {
         let ids = CpuStorage::U32((0..count).map(|i| (i * i % size) as u32).collect());
         let at = Layout::contiguous(count);
         for dtype in [DType::F32, DType::BF16, DType::F16] {
-            let table = stored(dtype, numbers(size * width));
+            let table = stored(dtype, numbers(size * width, 0));
             let layout = Layout::contiguous((size, width));
             let mut truth = CpuStorage::F32(vec![0.0; count * width]);
             let mut ours = upload(device, &truth);
             CpuStorage::embedding((&table, &layout), (&ids, &at), &mut truth).unwrap();
             let (table, there) = (upload(device, &table), upload(device, &ids));
             TpuStorage::embedding((&table, &layout), (&there, &at), &mut ours).unwrap();
-            assert_eq!(host(&ours), widened(&truth));
+            assert_eq!(values(&ours), widened(&truth));
 
-            let dy = CpuStorage::F32(numbers(count * width));
+            let dy = CpuStorage::F32(numbers(count * width, 0));
             let rows = Layout::contiguous((count, width));
-            let mut truth = CpuStorage::F32(numbers(size * width));
+            let mut truth = CpuStorage::F32(numbers(size * width, 0));
             let mut ours = upload(device, &truth);
             CpuStorage::embedding_backward((&ids, &at), (&dy, &rows), &mut truth).unwrap();
             let dy = upload(device, &dy);
             TpuStorage::embedding_backward((&there, &at), (&dy, &rows), &mut ours).unwrap();
-            assert_eq!(host(&ours), widened(&truth), "added in the same order");
+            assert_eq!(values(&ours), widened(&truth), "added in the same order");
         }
     }
     assert_eq!(

@@ -6,15 +6,9 @@ use std::hash::{Hash, Hasher};
 
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, DType, Layout};
-use common::{device, fallbacks, launches, stored, unit_roundoff, upload, widened};
+use common::{device, fallbacks, launches, numbers, stored, unit_roundoff, upload, widened};
 use tt_cpu::{FusedOps, Write, reference};
 use tt_tpu::TpuStorage;
-
-fn numbers(len: usize, seed: usize) -> Vec<f32> {
-    (0..len)
-        .map(|i| ((i * 7919 + i / 613 + seed * 31) % 1013) as f32 / 500.0 - 1.0)
-        .collect()
-}
 
 fn wide(storage: &CpuStorage) -> Vec<f64> {
     widened(storage).into_iter().map(f64::from).collect()

@@ -4,15 +4,9 @@ mod common;
 
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, DType, Layout};
-use common::{device, fallbacks, launches, stored, unit_roundoff, upload, widened};
+use common::{device, fallbacks, launches, numbers, stored, unit_roundoff, upload, widened};
 use tt_cpu::{FusedOps, Write};
 use tt_tpu::TpuStorage;
-
-fn numbers(len: usize, seed: usize) -> Vec<f32> {
-    (0..len)
-        .map(|i| ((i * 7919 + i / 613 + seed * 331) % 1013) as f32 / 500.0 - 1.0)
-        .collect()
-}
 
 /// The worst difference over the root mean square of the truth.
 fn error(ours: &TpuStorage, truth: &CpuStorage) -> f64 {

@@ -2,21 +2,10 @@
 
 mod common;
 
-use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, DType, Layout};
-use common::{device, fallbacks, launches, stored, upload, widened};
+use common::{device, fallbacks, launches, numbers, stored, upload, values, widened};
 use tt_cpu::{AdamParams, FusedOps, UpdateRule};
 use tt_tpu::TpuStorage;
-
-fn numbers(len: usize, seed: usize) -> Vec<f32> {
-    (0..len)
-        .map(|i| ((i * 7919 + i / 613 + seed * 331) % 1013) as f32 / 500.0 - 1.0)
-        .collect()
-}
-
-fn host(storage: &TpuStorage) -> Vec<f32> {
-    widened(&storage.to_cpu_storage().unwrap())
-}
 
 fn adam(decoupled: bool, amsgrad: bool, step: u64) -> UpdateRule {
     UpdateRule::Adam(AdamParams {
@@ -123,7 +112,7 @@ fn five_steps_of_every_rule_follow_the_cpus() {
             let moved = |param: &[f32]| -> Vec<f32> {
                 param.iter().zip(&start).map(|(a, b)| a - b).collect()
             };
-            let (ours, truth) = (moved(&host(&our_param)), moved(&widened(&param)));
+            let (ours, truth) = (moved(&values(&our_param)), moved(&widened(&param)));
             let size = truth.iter().map(|x| x * x).sum::<f32>().sqrt();
             let error = ours
                 .iter()
@@ -144,7 +133,7 @@ fn five_steps_of_every_rule_follow_the_cpus() {
                 rules(1)[kind]
             );
             for (ours, truth) in our_states.iter().zip(&states) {
-                let (ours, truth) = (host(ours), widened(truth));
+                let (ours, truth) = (values(ours), widened(truth));
                 let tolerance = if state_dtype == DType::F32 {
                     2e-6
                 } else {
@@ -201,7 +190,7 @@ fn sums_of_a_step_are_the_cpus_and_the_weights_too() {
             Some((&mut out, 1)),
         )
         .unwrap();
-        let (ours, truth) = (host(&out), widened(&sums));
+        let (ours, truth) = (values(&out), widened(&sums));
         assert_eq!([&ours[..3], &ours[6..]].concat(), [-1.0; 6]);
         for i in 3..6 {
             let error = (ours[i] - truth[i]).abs() / truth[i].max(1e-9);
@@ -217,4 +206,60 @@ fn sums_of_a_step_are_the_cpus_and_the_weights_too() {
             "weights that moved against their gradient"
         );
     }
+}
+
+#[test]
+fn a_gradient_that_is_no_number_makes_none_of_its_weight_under_any_rule() {
+    let Some(device) = device() else { return };
+    let (layout, one) = (Layout::contiguous(4), Layout::contiguous(1));
+    let grad = CpuStorage::F32(vec![0.5, f32::NAN, -0.5, 0.0]);
+    let scale = CpuStorage::F32(vec![1.0]);
+    for rule in rules(1) {
+        let [mut param, grad, scale] =
+            [&CpuStorage::F32(vec![1.0; 4]), &grad, &scale].map(|host| upload(device, host));
+        let zeros = CpuStorage::F32(vec![0.0; 4]);
+        let mut states = vec![(); rule.num_states()];
+        let mut states: Vec<_> = states.iter_mut().map(|()| upload(device, &zeros)).collect();
+        let mut states: Vec<_> = states.iter_mut().collect();
+        TpuStorage::optimizer_step(
+            &rule,
+            &mut param,
+            (&grad, &layout),
+            (&scale, &one),
+            &mut states,
+            None,
+        )
+        .unwrap();
+        let is_nan = values(&param).into_iter().map(f32::is_nan);
+        let is_nan: Vec<_> = is_nan.collect();
+        assert_eq!(is_nan, [false, true, false, false], "{rule:?}");
+    }
+}
+
+#[test]
+fn weights_that_move_against_a_tiny_gradient_are_counted() {
+    let Some(device) = device() else { return };
+    let (layout, one) = (Layout::contiguous(3), Layout::contiguous(1));
+    // The product of step and gradient is 1e-53, which f32 does not have.
+    let rule = UpdateRule::Descend {
+        keep: 1.0,
+        rate: 1e-3,
+    };
+    let [mut param, grad, scale, mut sums] = [
+        CpuStorage::F32(vec![0.0; 3]),
+        CpuStorage::F32(vec![1e-25, -1e-25, 0.0]),
+        CpuStorage::F32(vec![1.0]),
+        CpuStorage::F32(vec![0.0; 3]),
+    ]
+    .map(|host| upload(device, &host));
+    TpuStorage::optimizer_step(
+        &rule,
+        &mut param,
+        (&grad, &layout),
+        (&scale, &one),
+        &mut [],
+        Some((&mut sums, 0)),
+    )
+    .unwrap();
+    assert_eq!(values(&sums)[2], 2.0);
 }

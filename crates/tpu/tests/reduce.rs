@@ -5,15 +5,8 @@ mod common;
 use candle_core::backend::BackendStorage;
 use candle_core::op::ReduceOp;
 use candle_core::{CpuStorage, DType, Layout};
-use common::{device, fallbacks, launches, stored, unit_roundoff, upload, widened};
+use common::{device, fallbacks, launches, numbers, stored, unit_roundoff, upload, widened};
 use tt_cpu::{FusedOps, Write};
-
-/// Numbers of both signs, no two alike near each other.
-fn numbers(len: usize) -> Vec<f32> {
-    (0..len)
-        .map(|i| ((i * 7919 + i / 613) % 1013) as f32 / 500.0 - 1.0)
-        .collect()
-}
 
 fn close(ours: &[f32], truth: &[f32], scale: f32, tolerance: f32, what: &str) {
     assert_eq!(ours.len(), truth.len(), "{what}");
@@ -31,7 +24,7 @@ fn check(dims: &[usize], permutation: &[usize], axes: &[usize]) {
     let len = dims.iter().product();
     let layout = Layout::contiguous(dims).permute(permutation).unwrap();
     for dtype in [DType::F32, DType::BF16, DType::F16] {
-        let host = stored(dtype, numbers(len));
+        let host = stored(dtype, numbers(len, 0));
         let ours = upload(device, &host);
         // The truth is f64 on the rounded numbers.
         let wide = widened(&host).into_iter().map(f64::from).collect();
@@ -191,9 +184,9 @@ fn columns_are_summed_onto_what_is_there() {
     let Some(device) = device() else { return };
     for (rows, cols) in [(1, 1), (7, 65), (1030, 1039), (3000, 16)] {
         for dtype in [DType::F32, DType::BF16] {
-            let host = stored(dtype, numbers(rows * cols));
+            let host = stored(dtype, numbers(rows * cols, 0));
             let layout = Layout::contiguous((rows, cols));
-            let mut truth = CpuStorage::F32(numbers(cols));
+            let mut truth = CpuStorage::F32(numbers(cols, 0));
             let mut ours = upload(device, &truth);
             for write in [Write::Accumulate, Write::Assign] {
                 CpuStorage::sum_rows_into((&host, &layout), rows, &mut truth, write).unwrap();
@@ -217,7 +210,7 @@ fn columns_are_summed_onto_what_is_there() {
 fn sums_of_squares_are_those_of_double_precision() {
     let Some(device) = device() else { return };
     for len in [1, 100, 8191, 8192, 1_000_003, 10_000_000] {
-        let x = numbers(len);
+        let x = numbers(len, 0);
         let truth: f64 = x.iter().map(|x| f64::from(*x) * f64::from(*x)).sum();
         let storage = upload(device, &CpuStorage::F32(x));
         let mut out = upload(device, &CpuStorage::F32(vec![-1.0; 3]));
@@ -235,7 +228,7 @@ fn sums_of_squares_are_those_of_double_precision() {
 fn a_row_is_repeated() {
     let Some(device) = device() else { return };
     for dtype in [DType::F32, DType::BF16] {
-        let row = CpuStorage::F32(numbers(65));
+        let row = CpuStorage::F32(numbers(65, 0));
         let layout = Layout::contiguous(65);
         let mut truth = stored(dtype, vec![0.0; 65 * 9]);
         let mut ours = upload(device, &truth);

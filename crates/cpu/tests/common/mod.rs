@@ -4,7 +4,7 @@
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, DType, Layout, Shape};
 use half::{bf16, f16};
-use tt_cpu::View;
+use tt_cpu::{AttentionParams, View};
 
 /// Sizes around the kernels' vector, tile and block widths.
 pub const ODD_SIZES: [usize; 7] = [1, 3, 17, 63, 65, 129, 200];
@@ -105,7 +105,8 @@ pub fn assert_rounded(what: &str, got: &CpuStorage, want: &[f64]) {
 pub fn relative_l2(got: &CpuStorage, want: &[f64]) -> f64 {
     let got = wide(&widened(got));
     let difference: Vec<f64> = got.iter().zip(want).map(|(got, want)| got - want).collect();
-    (dot(&difference, &difference) / dot(want, want)).sqrt()
+    // Where nothing but 0 is wanted, 0 if it is there.
+    (dot(&difference, &difference) / dot(want, want).max(f64::MIN_POSITIVE)).sqrt()
 }
 
 pub fn zeros_of(dtype: DType, len: usize) -> CpuStorage {
@@ -187,4 +188,23 @@ pub fn numeric_gradient(x: &[f64], f: impl Fn(&[f64]) -> f64) -> Vec<f64> {
 
 pub fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+/// Causal, with the usual scale: `(batch, queries, keys)` and `(heads, kv_heads, head_dim)`.
+pub fn attention_params(
+    (batch, queries, keys): (usize, usize, usize),
+    (heads, kv_heads, head_dim): (usize, usize, usize),
+) -> AttentionParams {
+    let scale = 1.0 / (head_dim as f32).sqrt();
+    AttentionParams {
+        batch,
+        queries,
+        keys,
+        heads,
+        kv_heads,
+        head_dim,
+        scale,
+        causal: true,
+        window: None,
+    }
 }

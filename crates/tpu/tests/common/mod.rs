@@ -4,6 +4,7 @@
 #[path = "../../../cpu/tests/common/mod.rs"]
 mod host;
 
+use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, Layout};
 pub use host::*;
 use tt_cpu::View;
@@ -15,7 +16,7 @@ pub fn device() -> Option<TpuDevice> {
         cores: Some(2),
         ..Options::default()
     };
-    match tt_tpu::open(&options) {
+    match tt_tpu::TpuDevice::open(&options) {
         Ok(device) => Some(device),
         Err(Error::Sdk(why)) if std::env::var_os("CI").is_none() => {
             eprintln!("SKIPPED, NOTHING WAS TESTED: {why}");
@@ -42,6 +43,18 @@ impl TpuOperand {
     pub fn view(&self) -> View<'_, TpuStorage> {
         (&self.storage, &self.layout)
     }
+}
+
+/// Between -1 and 1.026, no two alike near each other.
+pub fn numbers(len: usize, seed: usize) -> Vec<f32> {
+    (0..len)
+        .map(|i| ((i * 7919 + i / 613 + seed * 331) % 1013) as f32 / 500.0 - 1.0)
+        .collect()
+}
+
+/// What a storage holds, as f32.
+pub fn values(storage: &TpuStorage) -> Vec<f32> {
+    widened(&storage.to_cpu_storage().expect("the device answers"))
 }
 
 pub fn upload(device: TpuDevice, data: &CpuStorage) -> TpuStorage {
