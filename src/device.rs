@@ -85,7 +85,7 @@ impl DeviceConfig {
         match self.kind {
             DeviceKind::Cpu => Ok(Device::Cpu),
             DeviceKind::Tpu => {
-                let device = tt_tpu::open(&self.tpu_options());
+                let device = tt_tpu::TpuDevice::open(&self.tpu_options());
                 Ok(Device::Tpu(device.context("device.type=tpu")?))
             }
         }

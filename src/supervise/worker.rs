@@ -19,8 +19,6 @@ use crate::supervise::session::{DEVICE_LOG, Files};
 const SESSION: &str = "TPU_TRAIN_SESSION";
 /// The supervisor's process.
 const SUPERVISOR: &str = "TPU_TRAIN_SUPERVISOR";
-/// Where the emulator keeps copies of the kernels. The spelling is the vendor's.
-const EMULATOR_FOLDER: &str = "TPU_SCALAER_EMULATOR_WORKDIR";
 
 static WORKER: OnceLock<Files> = OnceLock::new();
 
@@ -29,7 +27,7 @@ pub(super) fn prepare(command: &mut Command, files: &Files) {
     command
         .env(SESSION, &files.0)
         .env(SUPERVISOR, std::process::id().to_string())
-        .env(EMULATOR_FOLDER, files.emulator());
+        .env(tt_tpu::EMULATOR_FOLDER, files.emulator());
 }
 
 /// In a worker, to be called first: see the module. In any other process, nothing.

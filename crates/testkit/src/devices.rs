@@ -39,7 +39,7 @@ pub fn tpu() -> Option<TpuDevice> {
             forbid_fallback: true,
             ..Options::default()
         };
-        Some(tt_tpu::open(&options).expect("the TPU opens"))
+        Some(tt_tpu::TpuDevice::open(&options).expect("the TPU opens"))
     })
 }
 

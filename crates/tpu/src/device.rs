@@ -10,13 +10,14 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::ptr::null_mut;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::time::Duration;
 
 use candle_core::DType;
 
 use crate::error::{Error, Result};
 use crate::exit;
 use crate::flight::{FlightRecord, Wait};
-use crate::launch::{Header, Kernel, dtype_code};
+use crate::launch::{Header, Kernel, code};
 use crate::ops::fill::Fill;
 use crate::plant::{self, Plant, PlantedAssert, PlantedHang};
 use crate::sdk::{Sdk, SdkKind};
@@ -25,13 +26,15 @@ use crate::sys::{self, DevicePtr};
 use crate::{module, ops};
 
 /// Cores of a BM1690; what a launch asks for. The runtime gives as many as it has.
-const CORES: u64 = 8;
+pub(crate) const CORES: u64 = 8;
 /// The runtime hands out memory in units of this many bytes.
 const PAGE_BYTES: u64 = 4096;
 /// Launches that may be queued before the host waits: enough to keep the device busy, few enough to name the one that hangs.
 const MAX_QUEUED: usize = 256;
-/// Names the folder of the emulator's files to it. The spelling is the vendor's.
-const EMULATOR_FOLDER: &str = "TPU_SCALAER_EMULATOR_WORKDIR";
+/// The variable that names the folder of the emulator's files to it; ours is made inside. The spelling is the vendor's.
+pub const EMULATOR_FOLDER: &str = "TPU_SCALAER_EMULATOR_WORKDIR";
+/// How often the host asks whether what is queued has run.
+const POLL: Duration = Duration::from_micros(100);
 /// Words that kernels report in: the launch that began last, the first fault, the launch that found it.
 const STATE_WORDS: usize = 3;
 
@@ -88,6 +91,8 @@ struct Inner {
 
 struct State {
     stream: sys::Stream,
+    /// Set behind what is queued, to wait for.
+    mark: sys::Event,
     module: sys::Module,
     /// Free addresses by size class.
     free: HashMap<u64, Vec<u64>>,
@@ -143,7 +148,7 @@ impl TpuDevice {
         let words = Fill {
             y: state.words,
             n: STATE_WORDS as u64,
-            dtype: dtype_code(DType::U32).expect("the device has it"),
+            dtype: code(DType::U32)?,
             ..Fill::default()
         };
         self.enqueue(&mut state, words)?;
@@ -153,10 +158,6 @@ impl TpuDevice {
         state.flight.done(0);
         state.stats = Stats::default();
         Ok(())
-    }
-
-    pub fn options(self) -> &'static Options {
-        &self.0.options
     }
 
     pub fn stats(self) -> Stats {
@@ -246,7 +247,6 @@ impl TpuDevice {
             sequence: state.sequence,
             reserved: 0,
         };
-        let name = CString::new(K::NAME).expect("names have no NUL");
         let bytes = size_of::<K>() as u32;
         let (module, stream) = (state.module, state.stream);
         let (flight, sequence) = (state.flight.clone(), state.sequence);
@@ -254,7 +254,7 @@ impl TpuDevice {
         // SAFETY: the kernel exists with arguments of this size (checked at opening), copied before the call returns.
         let status = unsafe {
             let args = (&raw const args).cast::<c_void>();
-            (runtime.launch_async)(module, name.as_ptr(), args, bytes, 1, CORES, stream)
+            (runtime.launch_async)(module, K::C_NAME.as_ptr(), args, bytes, 1, CORES, stream)
         };
         drop(waiting);
         succeeded(K::NAME, status)?;
@@ -320,12 +320,13 @@ impl Inner {
         let flight = Arc::new(flight);
         let opening = flight.waiting(Wait::Opening);
         let runtime = sys::Runtime::load(&sdk.runtime())?;
-        let mut stream = null_mut();
-        // SAFETY: the order that the runtime asks for; the pointer is written once.
+        let (mut stream, mut mark) = (null_mut(), null_mut());
+        // SAFETY: the order that the runtime asks for; the pointers are written once.
         unsafe {
             succeeded("initialise", (runtime.init)())?;
             succeeded("open the device", (runtime.set_device)(0))?;
             succeeded("make a stream", (runtime.stream_create)(&mut stream))?;
+            succeeded("make an event", (runtime.event_create)(&mut mark))?;
         }
         let name = CString::new(path.as_os_str().as_encoded_bytes())
             .map_err(|_| Error::Module(format!("{} has a NUL", path.display())))?;
@@ -339,8 +340,9 @@ impl Inner {
         }
         drop(opening);
         let mut state = State {
-            flight: flight.clone(),
+            flight,
             stream,
+            mark,
             module,
             free: HashMap::new(),
             words: 0,
@@ -423,6 +425,25 @@ impl State {
         self.stats.free_bytes = 0;
     }
 
+    /// The runtime's own wait spins, and would take a core from what it waits for: so it is asked to only when all is done.
+    fn wait_for_stream(&self, runtime: &sys::Runtime) -> i32 {
+        // SAFETY: stream and mark were made at opening.
+        unsafe {
+            let mut status = (runtime.event_record)(self.mark, self.stream);
+            if status == 0 {
+                status = (runtime.event_query)(self.mark);
+            }
+            while status == sys::NOT_READY {
+                std::thread::sleep(POLL);
+                status = (runtime.event_query)(self.mark);
+            }
+            match status {
+                0 => (runtime.stream_synchronize)(self.stream),
+                status => status,
+            }
+        }
+    }
+
     /// Forgets a fault that has been reported, so that the device is of use to whoever handles the error.
     fn clear_fault(&mut self, runtime: &sys::Runtime) -> Result<()> {
         static NONE: [u8; 4 * STATE_WORDS] = [0; 4 * STATE_WORDS];
@@ -437,8 +458,7 @@ impl State {
     /// Waits for the stream, then asks whether a kernel found something wrong.
     fn wait(&mut self, runtime: &sys::Runtime) -> Result<()> {
         let waiting = self.flight.waiting(Wait::Launches);
-        // SAFETY: the stream was made at opening.
-        let status = unsafe { (runtime.stream_synchronize)(self.stream) };
+        let status = self.wait_for_stream(runtime);
         drop(waiting);
         succeeded("wait for the device", status)?;
         self.flight.done(self.sequence.into());

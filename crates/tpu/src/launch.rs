@@ -4,6 +4,12 @@
 //! address hangs. So all that must hold is checked before, by who fills in the arguments (`ops`), and the size of
 //! the struct when the device is opened (`module`).
 
+use std::ffi::CStr;
+
+use candle_core::DType;
+
+use crate::error::{Error, Result};
+
 /// The first field of every argument struct; filled in by the launch.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -24,6 +30,8 @@ pub(crate) struct Header {
 pub(crate) unsafe trait Kernel: Copy + std::fmt::Debug {
     /// Its name in the module.
     const NAME: &'static str;
+    /// The same, as C has it.
+    const C_NAME: &'static CStr;
     fn header(&mut self) -> &mut Header;
 }
 
@@ -52,6 +60,11 @@ macro_rules! kernels {
             // SAFETY: repr(C), the header first; the fields are those of the C struct, which the size check at opening supports.
             unsafe impl $crate::launch::Kernel for $name {
                 const NAME: &'static str = $symbol;
+                const C_NAME: &'static std::ffi::CStr =
+                    match std::ffi::CStr::from_bytes_with_nul(concat!($symbol, "\0").as_bytes()) {
+                        Ok(name) => name,
+                        Err(_) => panic!("a name with a NUL"),
+                    };
 
                 fn header(&mut self) -> &mut $crate::launch::Header {
                     &mut self.launch
@@ -66,14 +79,8 @@ macro_rules! kernels {
 pub(crate) use kernels;
 
 /// How the device's kernels call a dtype. Error: it is not on this device.
-pub(crate) fn code(dtype: candle_core::DType) -> crate::Result<u32> {
-    dtype_code(dtype).ok_or(crate::Error::DType(dtype))
-}
-
-/// How the device's kernels call a dtype. `None`: not on this device.
-pub(crate) fn dtype_code(dtype: candle_core::DType) -> Option<u32> {
-    use candle_core::DType;
-    Some(match dtype {
+pub(crate) fn code(dtype: DType) -> Result<u32> {
+    Ok(match dtype {
         DType::U8 => 0,
         DType::F16 => 3,
         DType::F32 => 5,
@@ -81,6 +88,6 @@ pub(crate) fn dtype_code(dtype: candle_core::DType) -> Option<u32> {
         // i64 is held as i32: the device has no 64-bit integers.
         DType::I32 | DType::I64 => 9,
         DType::BF16 => 11,
-        _ => return None,
+        other => return Err(Error::DType(other)),
     })
 }

@@ -19,12 +19,7 @@ mod storage;
 pub mod streams;
 mod sys;
 
-pub use device::{Options, Stats, TpuDevice};
+pub use device::{EMULATOR_FOLDER, Options, Stats, TpuDevice};
 pub use error::{Error, Result};
 pub use storage::TpuStorage;
 pub use sys::RUNTIME_SYMBOLS;
-
-/// Opens the device of this process, or returns it if it is open with the same options.
-pub fn open(options: &Options) -> Result<TpuDevice> {
-    TpuDevice::open(options)
-}

@@ -11,10 +11,15 @@ use crate::error::{Error, Result};
 
 /// A stream of the runtime: what is queued on it runs in order.
 pub(crate) type Stream = *mut c_void;
+/// A mark on a stream.
+pub(crate) type Event = *mut c_void;
 /// A module of kernels, loaded on the device.
 pub(crate) type Module = *mut c_void;
 /// An address in the device's memory, never read by the host.
 pub(crate) type DevicePtr = *mut c_void;
+
+/// A status that says to ask again.
+pub(crate) const NOT_READY: c_int = 1;
 
 macro_rules! functions {
     ($($(#[$doc:meta])* $field:ident = $symbol:literal: fn($($arg:ident: $ty:ty),*) -> $ret:ty;)*) => {
@@ -57,6 +62,11 @@ functions! {
     copy_to_device_async = "tpuRtMemcpyS2DAsync": fn(device: DevicePtr, host: *const c_void, bytes: u64, stream: Stream) -> c_int;
     stream_create = "tpuRtStreamCreate": fn(stream: *mut Stream) -> c_int;
     stream_synchronize = "tpuRtStreamSynchronize": fn(stream: Stream) -> c_int;
+    event_create = "tpuRtEventCreate": fn(event: *mut Event) -> c_int;
+    /// Queues a mark on the stream.
+    event_record = "tpuRtEventRecord": fn(event: Event, stream: Stream) -> c_int;
+    /// 0: the stream has come to the mark; [`NOT_READY`]: not yet.
+    event_query = "tpuRtEventQuery": fn(event: Event) -> c_int;
     load_module = "tpuRtKernelLoadModuleFile": fn(path: *const c_char, stream: Stream) -> Module;
     /// Copies the arguments before it returns.
     launch_async = "tpuRtKernelLaunchAsync": fn(module: Module, name: *const c_char, args: *const c_void, bytes: u32, groups: u64, blocks: u64, stream: Stream) -> c_int;

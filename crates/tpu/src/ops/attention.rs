@@ -4,7 +4,7 @@ use candle_core::DType;
 use tt_cpu::{AttentionParams, View};
 
 use crate::error::{Error, Result};
-use crate::launch::{dtype_code, kernels};
+use crate::launch::{code, kernels};
 use crate::ops::operand::{Heads, dense, ensure, output};
 use crate::storage::TpuStorage;
 
@@ -215,7 +215,7 @@ fn problem(op: &str, p: &AttentionParams, x: Operands) -> Result<Problem> {
             .window
             .map_or(i32::MAX, |window| i32::try_from(window).unwrap_or(i32::MAX)),
         causal: p.causal.into(),
-        dtype: dtype_code(dtype).ok_or(Error::DType(dtype))?,
+        dtype: code(dtype)?,
         scale: p.scale,
     })
 }

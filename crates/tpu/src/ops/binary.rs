@@ -127,7 +127,7 @@ pub(crate) fn map_into(
     }
     let (a, b) = (one_or_all(a)?, one_or_all(b)?);
     let (a, b) = (a.view(), b.view());
-    launch(f, params, a, b, y.address_at(0), y, n)
+    launch(f, params, a, b, y, n)
 }
 
 /// `y[i] = f(y[i], b[i])` for the first `len` elements; `b` may be one element.
@@ -152,7 +152,7 @@ pub(crate) fn update(
         return Ok(());
     }
     let (layout, b) = (Layout::contiguous(len), one_or_all(b)?);
-    launch(f, params, (y, &layout), b.view(), y.address_at(0), y, len)
+    launch(f, params, (y, &layout), b.view(), y, len)
 }
 
 fn launch(
@@ -160,14 +160,13 @@ fn launch(
     [p0, p1]: [f32; 2],
     a: View<TpuStorage>,
     b: View<TpuStorage>,
-    address: u64,
     y: &TpuStorage,
     n: usize,
 ) -> Result<()> {
     y.on().launch(Binary {
         a: start(a),
         b: start(b),
-        y: address,
+        y: y.address_at(0),
         n: n as u64,
         op: f as u32,
         a_dtype: code(a.0.kind())?,

@@ -14,7 +14,7 @@ const DIMS: usize = 8;
 const INNER: usize = 4;
 /// The longest dim of a command that the kernel asks for.
 const MAX_DMA_DIM: usize = 32768;
-const CORES: usize = 8;
+const CORES: usize = crate::device::CORES as usize;
 
 kernels! {
     StridedCopy = "strided_copy" {
@@ -66,12 +66,7 @@ impl<'a> Contiguous<'a> {
 pub(crate) fn contiguous(view: View<TpuStorage>) -> Result<Contiguous> {
     let (storage, layout) = view;
     if layout.is_contiguous() {
-        let layout = Cow::Borrowed(layout);
-        return Ok(Contiguous {
-            copy: None,
-            view,
-            layout,
-        });
+        return Ok(Contiguous::of(view));
     }
     let mut copy = storage.on().alloc(storage.kind(), elements(layout))?;
     into_order(view, &mut copy, 0)?;
@@ -84,8 +79,8 @@ pub(crate) fn contiguous(view: View<TpuStorage>) -> Result<Contiguous> {
 }
 
 /// The same, but a view that repeats one element is that element.
-pub(crate) fn one_or_all<'a>(view: View<'a, TpuStorage>) -> Result<Contiguous<'a>> {
-    let (storage, layout) = view;
+pub(crate) fn one_or_all(view: View<TpuStorage>) -> Result<Contiguous> {
+    let layout = view.1;
     let repeats = layout
         .stride()
         .iter()
@@ -95,11 +90,9 @@ pub(crate) fn one_or_all<'a>(view: View<'a, TpuStorage>) -> Result<Contiguous<'a
         return contiguous(view);
     }
     let one = Layout::contiguous_with_offset(1, layout.start_offset());
-    let layout = Cow::Owned(one);
     Ok(Contiguous {
-        copy: None,
-        view: (storage, view.1),
-        layout,
+        layout: Cow::Owned(one),
+        ..Contiguous::of(view)
     })
 }
 

@@ -92,8 +92,7 @@ pub(crate) fn linear_cross_entropy(
     let weight_t = transposed(weight.1)?;
 
     let at_once = (CHUNK_LOGITS / vocab / MIN_ROWS * MIN_ROWS).clamp(MIN_ROWS, rows.max(MIN_ROWS));
-    let logits = device.alloc(DType::F32, at_once.min(rows) * vocab)?;
-    let mut logits = logits;
+    let mut logits = device.alloc(DType::F32, at_once.min(rows) * vocab)?;
     let wants_grad = dhidden.is_some() || dweight.is_some();
     // Products of gradients are of the type of the activations; in f32 the gradient takes the place of the logits.
     let narrow = match wants_grad && dtype != DType::F32 {

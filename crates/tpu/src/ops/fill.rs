@@ -4,7 +4,7 @@ use candle_core::{DType, Layout};
 use half::{bf16, f16};
 
 use crate::error::{Error, Result};
-use crate::launch::{dtype_code, kernels};
+use crate::launch::{code, kernels};
 use crate::ops::copy::{self, Dim};
 use crate::storage::{TpuStorage, elements};
 
@@ -41,7 +41,7 @@ pub(crate) fn fill(y: &mut TpuStorage, len: usize, value: f64) -> Result<()> {
         y: y.address_at(0),
         n: len as u64,
         bits,
-        dtype: dtype_code(dtype).ok_or(Error::DType(dtype))?,
+        dtype: code(dtype)?,
         ..Fill::default()
     })
 }

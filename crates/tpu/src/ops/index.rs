@@ -12,30 +12,47 @@ use crate::ops::operand::ensure;
 use crate::ops::unary;
 use crate::storage::{TpuStorage, elements, start};
 
-kernels! {
-    SelectRows = "select_rows" {
-        x: u64,
-        index: u64,
-        y: u64,
-        outer: i64,
-        size: i64,
-        count: i64,
-        width: i64,
-        x_dtype: u32,
-        y_dtype: u32,
-    }
+/// `rows_by_index_t` of `kernels/index.c`, behind the header.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct RowsByIndex {
+    x: u64,
+    index: u64,
+    y: u64,
+    outer: i64,
+    /// Rows that an index chooses from.
+    size: i64,
+    /// Indices.
+    count: i64,
+    width: i64,
+    x_dtype: u32,
+    y_dtype: u32,
+}
 
-    AddRows = "add_rows" {
-        x: u64,
-        index: u64,
-        y: u64,
-        outer: i64,
-        size: i64,
-        count: i64,
-        width: i64,
-        x_dtype: u32,
-        y_dtype: u32,
+impl RowsByIndex {
+    fn new(
+        x: View<TpuStorage>,
+        index: &Indices,
+        y: &TpuStorage,
+        [outer, size, width]: [usize; 3],
+    ) -> Result<Self> {
+        Ok(Self {
+            x: start(x),
+            index: index.address,
+            y: y.address_at(0),
+            outer: outer as i64,
+            size: size as i64,
+            count: index.count as i64,
+            width: width as i64,
+            x_dtype: code(x.0.kind())?,
+            y_dtype: code(y.kind())?,
+        })
     }
+}
+
+kernels! {
+    SelectRows = "select_rows" { rows: RowsByIndex }
+    AddRows = "add_rows" { rows: RowsByIndex }
 
     ByElement = "by_element" {
         x: u64,
@@ -152,23 +169,16 @@ fn select_rows(
     x: View<TpuStorage>,
     index: &Indices,
     y: &TpuStorage,
-    [outer, size, width]: [usize; 3],
+    around: [usize; 3],
 ) -> Result<()> {
+    let [_, size, width] = around;
     ensure!(size > 0, "index_select from no rows");
     ensure!(
         size.max(width) < i32::MAX as usize,
         "index_select from {size} rows of {width}"
     );
     y.on().launch(SelectRows {
-        x: start(x),
-        index: index.address,
-        y: y.address_at(0),
-        outer: outer as i64,
-        size: size as i64,
-        count: index.count as i64,
-        width: width as i64,
-        x_dtype: code(x.0.kind())?,
-        y_dtype: code(y.kind())?,
+        rows: RowsByIndex::new(x, index, y, around)?,
         ..SelectRows::default()
     })
 }
@@ -215,15 +225,7 @@ pub(crate) fn add_rows(
     }
     let x = contiguous(x)?;
     y.on().launch(AddRows {
-        x: start(x.view()),
-        index: index.address,
-        y: y.address_at(0),
-        outer: outer as i64,
-        size: size as i64,
-        count: index.count as i64,
-        width: width as i64,
-        x_dtype: code(x.view().0.kind())?,
-        y_dtype: code(y.kind())?,
+        rows: RowsByIndex::new(x.view(), &index, y, [outer, size, width])?,
         ..AddRows::default()
     })
 }

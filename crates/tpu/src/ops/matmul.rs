@@ -5,8 +5,8 @@ use tt_cpu::{View, Write};
 
 use crate::error::{Error, Result};
 use crate::launch::{code, kernels};
-use crate::ops::copy::contiguous;
-use crate::ops::fill::fill;
+use crate::ops::copy::{Contiguous, contiguous};
+use crate::ops::fill::fill_view;
 use crate::ops::operand::ensure;
 use crate::storage::{TpuStorage, start};
 
@@ -115,8 +115,10 @@ pub(crate) fn matmul_at(
     }
     if *k == 0 {
         return match write {
-            Write::Assign if offset > 0 => misfit(),
-            Write::Assign => fill(out, count, 0.0),
+            Write::Assign => {
+                let there = Layout::contiguous_with_offset(count, offset);
+                fill_view(out, &there, 0.0)
+            }
             Write::Accumulate => Ok(()),
         };
     }
@@ -160,9 +162,9 @@ pub(crate) fn matmul_at(
 }
 
 /// The view itself if its matrices can be loaded as they lie, else a copy in order.
-fn laid_out(view: View<TpuStorage>) -> Result<crate::ops::copy::Contiguous> {
+fn laid_out(view: View<TpuStorage>) -> Result<Contiguous> {
     match Matrix::of(view.1) {
-        Some(_) => Ok(crate::ops::copy::Contiguous::of(view)),
+        Some(_) => Ok(Contiguous::of(view)),
         None => contiguous(view),
     }
 }

@@ -1,6 +1,6 @@
 //! Functions of one operand, and casts.
 
-use candle_core::DType;
+use candle_core::{DType, Layout};
 use tt_cpu::View;
 
 use crate::error::{Error, Result};
@@ -117,8 +117,7 @@ pub(crate) fn map_into(
         return Ok(());
     }
     let x = contiguous(x)?;
-    let dtypes = [x.view().0.kind(), y.kind()];
-    launch(f, params, [start(x.view()), y.address_at(0)], dtypes, y, n)
+    launch(f, params, x.view(), y, n)
 }
 
 /// `y[i] = f(y[i])` for the first `len` elements.
@@ -131,25 +130,23 @@ pub(crate) fn update(f: Function, params: [f64; 2], y: &mut TpuStorage, len: usi
     if len == 0 {
         return Ok(());
     }
-    let address = y.address_at(0);
-    launch(f, params, [address; 2], [y.kind(); 2], y, len)
+    launch(f, params, (y, &Layout::contiguous(len)), y, len)
 }
 
 fn launch(
     f: Function,
     [p0, p1]: [f64; 2],
-    [x, y]: [u64; 2],
-    [x_dtype, y_dtype]: [DType; 2],
-    on: &TpuStorage,
+    x: View<TpuStorage>,
+    y: &TpuStorage,
     n: usize,
 ) -> Result<()> {
-    on.on().launch(Unary {
-        x,
-        y,
+    y.on().launch(Unary {
+        x: start(x),
+        y: y.address_at(0),
         n: n as u64,
         op: f as u32,
-        x_dtype: code(x_dtype)?,
-        y_dtype: code(y_dtype)?,
+        x_dtype: code(x.0.kind())?,
+        y_dtype: code(y.kind())?,
         p0: p0 as f32,
         p1: p1 as f32,
         ..Unary::default()
