@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::harness::{Finished, Place, Running};
+use crate::harness::{Finished, Place, Running, emulator};
 
 fn doctor(place: &Place, sdk: &Path, args: &[&str]) -> Finished {
     let mut command = place.command(&[&["doctor"], args].concat());
@@ -44,6 +44,25 @@ fn a_machine_without_libraries_is_in_order() {
 }
 
 #[test]
+fn every_group_of_kernels_is_tried_on_the_device() {
+    let Some(_alone) = emulator() else { return };
+    let place = Place::new();
+    let mut command = place.command(&["doctor", "--json"]);
+    command.env("TPU_TRAIN_DOCTOR_TIMEOUT", "250");
+    let told = Running::start(command).finish();
+    let report: Value = serde_json::from_str(&told.stdout).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    let tpu: Vec<_> = rows.iter().filter(|row| row["section"] == "tpu").collect();
+    assert!(tpu.iter().all(|row| row["state"] == "ok"), "{report:#}");
+    for group in ["device", "matmul", "attention", "loss", "optimizer"] {
+        let row = tpu.iter().find(|row| row["name"] == group);
+        let text = row.and_then(|row| row["text"].as_str()).expect(group);
+        assert!(group == "device" || text.contains(" launches"), "{text}");
+    }
+    told.with_code(0);
+}
+
+#[test]
 fn a_damaged_library_and_one_for_another_machine_are_told_apart() {
     let place = Place::new();
     let library = place.write("libtpuv7_rt.so", "half a library");
@@ -73,6 +92,9 @@ fn broken_runtime(place: &Place, on_open: &str) -> Option<()> {
         "MemcpyS2DAsync",
         "StreamCreate",
         "StreamSynchronize",
+        "EventCreate",
+        "EventRecord",
+        "EventQuery",
         "KernelLoadModuleFile",
         "KernelLaunchAsync",
     ] {

@@ -4,6 +4,7 @@
 //! work, or does not fit together, is a problem, and the exit code is 1. The device is opened in a process of its own with
 //! a timeout, as a broken library may end or hang whoever loads it.
 
+mod kernels;
 mod machine;
 mod probe;
 mod tools;

@@ -10,10 +10,14 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use tt_tensor::{DType, Device, Tensor};
+use tt_tensor::{Device, TpuDevice, TpuOptions};
 
 use super::PROBE;
+use super::kernels::{GROUPS, Group};
 use crate::failure::Failure;
+
+/// The group of opening the device.
+const DEVICE: &str = "device";
 
 /// Names a number of seconds for the whole probe; for tests and for slow machines.
 const TIMEOUT: &str = "TPU_TRAIN_DOCTOR_TIMEOUT";
@@ -29,6 +33,16 @@ pub(super) struct Outcome {
     pub(super) error: Option<String>,
 }
 
+impl Outcome {
+    fn failed(group: impl Into<String>, error: impl Into<String>) -> Self {
+        Self {
+            group: group.into(),
+            text: String::new(),
+            error: Some(error.into()),
+        }
+    }
+}
+
 /// A line of the file.
 #[derive(Deserialize, Serialize)]
 enum Line {
@@ -38,14 +52,12 @@ enum Line {
 
 /// Tries the device in a child.
 pub(super) fn run() -> Vec<Outcome> {
-    let failed = |error: String| Outcome {
-        group: "device".to_owned(),
-        text: String::new(),
-        error: Some(error),
-    };
     match try_run() {
         Ok(outcomes) => outcomes,
-        Err(error) => vec![failed(format!("the probe did not start: {error}"))],
+        Err(error) => {
+            let why = format!("the probe did not start: {error}");
+            vec![Outcome::failed(DEVICE, why)]
+        }
     }
 }
 
@@ -57,7 +69,7 @@ fn try_run() -> std::io::Result<Vec<Outcome>> {
     let noise = File::create(&log)?;
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["doctor", PROBE]).arg(&file);
-    command.env("TPU_SCALAER_EMULATOR_WORKDIR", folder.path());
+    command.env(tt_tpu::EMULATOR_FOLDER, folder.path());
     command
         .stdin(Stdio::null())
         .stdout(noise.try_clone()?)
@@ -88,11 +100,8 @@ fn try_run() -> std::io::Result<Vec<Outcome>> {
     let log = String::from_utf8_lossy(&fs::read(&log)?).into_owned();
     let last = log.lines().rfind(|line| !line.trim().is_empty());
     let said = last.map_or(String::new(), |line| format!("; it last said: {line}"));
-    outcomes.push(Outcome {
-        group: unfinished.unwrap_or_else(|| "device".to_owned()),
-        text: String::new(),
-        error: Some(format!("{how}{said}")),
-    });
+    let group = unfinished.as_deref().unwrap_or(DEVICE);
+    outcomes.push(Outcome::failed(group, format!("{how}{said}")));
     Ok(outcomes)
 }
 
@@ -114,33 +123,6 @@ fn read(text: &str) -> (Vec<Outcome>, Option<String>) {
     (outcomes, unfinished)
 }
 
-type Check = fn(Device) -> tt_tensor::Result<Tensor>;
-
-/// The groups of kernels, each computed on both devices.
-const CHECKS: &[(&str, Check)] = &[
-    ("copy", |device| input(device)?.t()?.contiguous()),
-    ("element-wise", |device| {
-        let x = input(device)?;
-        x.mul(&x.sigmoid()?)?.add(&x)
-    }),
-    ("reduce", |device| input(device)?.sum(&[1])),
-    ("softmax", |device| input(device)?.softmax(1)),
-    ("index", |device| {
-        let ids = Tensor::from_slice(&[5_u32, 0, 36, 5], 4, device)?;
-        input(device)?.index_select(&ids, 0)
-    }),
-    ("matmul", |device| {
-        let x = input(device)?;
-        x.matmul(&x.t()?)
-    }),
-];
-
-/// `[37, 65]`, f32: sizes that fill no lane evenly.
-fn input(device: Device) -> tt_tensor::Result<Tensor> {
-    let values: Vec<_> = (0..37 * 65).map(|i| (i as f32 * 0.37).sin()).collect();
-    Tensor::from_slice(&values, (37, 65), device)
-}
-
 /// What the child does.
 pub(super) fn work(file: &Path) -> Result<ExitCode, Failure> {
     let mut file = fs::OpenOptions::new()
@@ -151,51 +133,46 @@ pub(super) fn work(file: &Path) -> Result<ExitCode, Failure> {
         let text = serde_json::to_string(line).map_err(Failure::run)?;
         writeln!(file, "{text}").map_err(Failure::run)
     };
-    write(&Line::Begun("device".to_owned()))?;
+    write(&Line::Begun(DEVICE.to_owned()))?;
     let begun = Instant::now();
-    let opened = tt_tpu::open(&tt_tpu::Options {
+    let opened = TpuDevice::open(&TpuOptions {
         cores: Some(2),
-        ..Default::default()
+        forbid_fallback: true,
+        ..TpuOptions::default()
     });
     write(&Line::Ended(Outcome {
-        group: "device".to_owned(),
+        group: DEVICE.to_owned(),
         text: format!("opened in {} ms", begun.elapsed().as_millis()),
         error: opened.as_ref().err().map(ToString::to_string),
     }))?;
     let Ok(tpu) = opened else {
         return Ok(ExitCode::SUCCESS); // it is told
     };
-    for (group, check) in CHECKS {
-        write(&Line::Begun(group.to_string()))?;
-        let begun = Instant::now();
-        let error = relative_error(*check, Device::Tpu(tpu));
-        let ms = begun.elapsed().as_millis();
-        write(&Line::Ended(match error {
-            Ok(error) => Outcome {
-                group: group.to_string(),
-                text: format!("error {error:.1e} against the CPU, {ms} ms"),
-                error: (error.is_nan() || error > TOLERANCE)
-                    .then(|| format!("wrong by {error:.1e} of the CPU's result")),
-            },
-            Err(error) => Outcome {
-                group: group.to_string(),
-                text: String::new(),
-                error: Some(error.to_string()),
-            },
-        }))?;
+    for group in GROUPS {
+        write(&Line::Begun(group.name.to_owned()))?;
+        write(&Line::Ended(try_group(group, tpu)))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn relative_error(check: Check, device: Device) -> tt_tensor::Result<f32> {
-    let values = |device| check(device)?.to_dtype(DType::F32)?.to_vec::<f32>();
-    let (want, have) = (values(Device::Cpu)?, values(device)?);
-    let largest = want.iter().fold(0_f32, |max, x| max.max(x.abs()));
-    let errors = want
-        .iter()
-        .zip(&have)
-        .map(|(want, have)| (want - have).abs());
-    // Not `f32::max`, which passes over NaN.
-    let worst = errors.fold(0_f32, |max, x| if x <= max { max } else { x });
-    Ok(worst / largest)
+fn try_group(group: &Group, tpu: TpuDevice) -> Outcome {
+    let launched = || tpu.stats().num_launches();
+    let (begun, before) = (Instant::now(), launched());
+    let error = match group.relative_error(Device::Tpu(tpu)) {
+        Ok(error) => error,
+        Err(error) => return Outcome::failed(group.name, error.to_string()),
+    };
+    let (ms, launches) = (begun.elapsed().as_millis(), launched() - before);
+    if error.is_nan() || error > TOLERANCE {
+        let why = format!("wrong by {error:.1e} of the CPU's result");
+        return Outcome::failed(group.name, why);
+    }
+    if launches == 0 {
+        return Outcome::failed(group.name, "it launched nothing on the device");
+    }
+    Outcome {
+        group: group.name.to_owned(),
+        text: format!("error {error:.1e} against the CPU, {launches} launches, {ms} ms"),
+        error: None,
+    }
 }
