@@ -3,6 +3,7 @@
 //! Each variant is the configuration of the command line with further overrides. Both make one step of the run, on the
 //! same batch and from the same weights ([`tt_trainers::compare`]). Nothing is written but what `--markdown` names.
 
+mod grid;
 mod report;
 mod variant;
 

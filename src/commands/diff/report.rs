@@ -6,6 +6,8 @@ use serde_json::{Value, json};
 use tt_tpu::Stats;
 use tt_trainers::compare::{Compared, Comparison, Role};
 
+use super::grid::Grid;
+
 /// Tensors that are shown one by one.
 const SHOWN: usize = 8;
 
@@ -55,14 +57,6 @@ const ROLES: &[(Role, &str, &str)] = &[
 fn name(role: Role) -> &'static str {
     let row = ROLES.iter().find(|row| row.0 == role);
     row.map_or("", |row| row.1)
-}
-
-/// A table: its head and its rows.
-struct Grid {
-    head: Vec<&'static str>,
-    rows: Vec<Vec<String>>,
-    /// Columns from this one on are numbers.
-    numbers: usize,
 }
 
 impl Report {
@@ -428,49 +422,6 @@ fn coordinates(mut index: usize, shape: &[usize]) -> Vec<usize> {
         .collect();
     place.reverse();
     place
-}
-
-impl Grid {
-    fn plain(&self) -> String {
-        let head: Vec<String> = self.head.iter().map(|cell| (*cell).to_owned()).collect();
-        let width = |column: usize| {
-            let cells = self
-                .rows
-                .iter()
-                .map(|row| &row[column])
-                .chain([&head[column]]);
-            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
-        };
-        let widths: Vec<usize> = (0..head.len()).map(width).collect();
-        let mut text = String::new();
-        for row in std::iter::once(&head).chain(&self.rows) {
-            let mut line = String::new();
-            for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
-                match column < self.numbers {
-                    true => write!(line, "{cell:width$}  "),
-                    false => write!(line, "{cell:>width$}  "),
-                }
-                .expect("into a string");
-            }
-            writeln!(text, "{}", line.trim_end()).expect("into a string");
-        }
-        text
-    }
-
-    fn markdown(&self) -> String {
-        let row = |cells: &[String]| {
-            let cells: Vec<_> = cells.iter().map(|cell| cell.replace('|', "\\|")).collect();
-            format!("| {} |", cells.join(" | "))
-        };
-        let head: Vec<String> = self.head.iter().map(|cell| (*cell).to_owned()).collect();
-        let rule = (0..head.len()).map(|column| match column < self.numbers {
-            true => "---".to_owned(),
-            false => "---:".to_owned(),
-        });
-        let mut lines = vec![row(&head), row(&rule.collect::<Vec<_>>())];
-        lines.extend(self.rows.iter().map(|cells| row(cells)));
-        lines.join("\n")
-    }
 }
 
 #[cfg(test)]
