@@ -54,10 +54,10 @@ static inline void sign_tile(int y, int x, int work, const dim4 *shape) {
   sub_tiles(y, y, work, shape);
 }
 
-// 1 / (1 + exp(-x)).
+// 1 / (1 + exp(-x)); leaves exp(-x) in work + 2.
 static inline void sigmoid_tile(int y, int x, int work, const dim4 *shape) {
   mul_const(work + 2, x, -1.f, shape);
-  exp_tile(y, work + 2, work, shape);
-  add_const(y, y, 1.f, shape);
+  exp_tile(work + 2, work + 2, work, shape);
+  add_const(y, work + 2, 1.f, shape);
   tpu_bdc_fp32_C_div(SLOT(y), SLOT(y), 1.f, shape, NULL, NULL);
 }

@@ -112,8 +112,9 @@ static inline void load_f32(local_addr_t dst, local_addr_t raw, global_addr_t sr
 // The engine's casts turn what is too large for a 16-bit type, infinities too, into its largest number. So that an overflow
 // is not lost, such elements of the f32 at `x` become NaN before they are cast; `work` is of the same size.
 static inline void overflow_to_nan(local_addr_t x, local_addr_t work, const dim4 *shape, data_type_t dtype) {
-  // 2^112 takes 65536 to the end of f32's range. An infinity times 0 is NaN, any number is 0.
-  tpu_bdc_fp_mul_C(work, x, f32_scalar(dtype == DT_FP16 ? 0x1p112f : 1.f), shape, NULL, NULL, DT_FP32);
+  // f16 rounds 65520 to infinity, which this takes to the end of f32's range. An infinity times 0 is NaN, any number is 0.
+  const float to_end = dtype == DT_FP16 ? (float)(0x1p128 / 65520) : 1.f;
+  tpu_bdc_fp_mul_C(work, x, f32_scalar(to_end), shape, NULL, NULL, DT_FP32);
   tpu_bdc_fp_mul_C(work, work, f32_scalar(0), shape, NULL, NULL, DT_FP32);
   tpu_bdc_fp_add(x, x, work, shape, NULL, NULL, NULL, DT_FP32);
 }
