@@ -5,13 +5,6 @@ use std::sync::{Mutex, OnceLock};
 use tt_tensor::{Device, TpuDevice};
 use tt_tpu::{Options, sdk::Sdk};
 
-/// Every device of this machine.
-pub fn devices() -> Vec<Device> {
-    let mut devices = vec![Device::Cpu];
-    devices.extend(tpu().map(Device::Tpu));
-    devices
-}
-
 /// Whether there is a TPU to test on: the vendor's libraries, that is. Says so if not, and fails with `CI` set.
 pub fn has_tpu() -> bool {
     let Err(why) = Sdk::find() else {

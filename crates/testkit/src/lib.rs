@@ -7,7 +7,7 @@ mod golden;
 mod gradient;
 mod mounts;
 
-pub use devices::{devices, has_tpu, on_tpu, tpu};
+pub use devices::{has_tpu, on_tpu, tpu};
 pub use gguf::{gguf_metadata, write_gguf};
 pub use golden::{Case, CurvePoint, Golden, Tensors, Tolerances, relative_l2};
 pub use gradient::check_gradients;

@@ -5,6 +5,8 @@
 //!
 //! A test binary of its own with a single test: the device's counters are those of the whole process.
 
+#[path = "../common/mod.rs"]
+mod common;
 mod ops;
 mod step;
 
@@ -16,7 +18,7 @@ use ops::{OPS, Op, operand};
 use tt_tensor::{DType, Device, Parameter, Precision, Result, Tape, Tensor, TpuDevice};
 use tt_testkit::relative_l2;
 
-/// Half the distance of neighbouring numbers around 1, and what the table calls the type.
+/// What is measured, and what the table calls it.
 const TYPES: [(Precision, &str); 3] = [
     (Precision::F32, "f32"),
     (Precision::Bf16, "bf16"),

@@ -1,33 +1,21 @@
 //! What a training step does on the device.
 
 use std::fmt::Write;
-use std::sync::Arc;
 use std::time::Instant;
 
-use serde_json::json;
 use tt_collators::Batch;
-use tt_models::{Model, Qwen2Config, Qwen2ForCausalLM};
 use tt_nn::ParamTree;
 use tt_optimizers::{AdamW, AdamWConfig, Optimizers, Schedule};
 use tt_tensor::{Device, Precision, Seed, TpuDevice};
 use tt_trainers::{LMTrainer, Trainer, Training};
 
+use crate::common::model;
+
 const ROWS: usize = 4;
 const LENGTH: usize = 64;
 
-/// The shape of `model/size=nano`.
-fn model() -> Arc<dyn Model> {
-    let config: Qwen2Config = serde_json::from_value(json!({
-        "vocab_size": 512, "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 2,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128,
-        "tie_word_embeddings": true,
-    }))
-    .unwrap();
-    Arc::new(Qwen2ForCausalLM::new(config).unwrap())
-}
-
 fn training(tpu: TpuDevice, precision: Precision) -> Training {
-    let model = model();
+    let model = model(0.0); // the shape of `model/size=nano`
     let device = Device::Tpu(tpu);
     let params = ParamTree::init(&model.params(), Seed::new(0), device).unwrap();
     let adamw = AdamW::new(AdamWConfig::new(1e-3), &params).unwrap();
