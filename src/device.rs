@@ -22,8 +22,8 @@ pub(crate) struct DeviceConfig {
     /// Cores of the TPU to use; null: all. Results are the same for any number; the emulator is faster with few.
     #[schemars(range(min = 1, max = 8))]
     pub(crate) cores: Option<usize>,
-    /// Memory of an emulated TPU, in GiB; null: the emulator's own choice. A chip has what it has.
-    #[schemars(range(min = 1))]
+    /// Memory of an emulated TPU, in GiB; null: 4. A chip has what it has.
+    #[schemars(range(min = 1, max = 1024))]
     pub(crate) memory_gb: Option<u64>,
     /// What happens to an operation that has no kernel on the TPU.
     pub(crate) fallback: Fallback,
@@ -91,10 +91,21 @@ impl DeviceConfig {
         }
     }
 
+    /// Memory of the device, if it has its own.
+    pub(crate) fn memory_bytes(&self) -> Option<u64> {
+        match self.kind {
+            DeviceKind::Cpu => None,
+            DeviceKind::Tpu => Some(
+                self.memory_gb
+                    .map_or(tt_tpu::DEFAULT_MEMORY_BYTES, |gb| gb << 30),
+            ),
+        }
+    }
+
     fn tpu_options(&self) -> tt_tpu::Options {
         tt_tpu::Options {
             cores: self.cores,
-            memory_bytes: self.memory_gb.map(|gb| gb << 30),
+            memory_bytes: self.memory_bytes(),
             forbid_fallback: self.fallback == Fallback::Error,
             synchronous: self.sync,
             flight: worker::flight(),

@@ -38,12 +38,19 @@ const POLL: Duration = Duration::from_micros(100);
 /// Words that kernels report in: the launch that began last, the first fault, the launch that found it.
 const STATE_WORDS: usize = 3;
 
+/// Memory of an emulated device if nothing else is said: the vendor's choice.
+pub const DEFAULT_MEMORY_BYTES: u64 = 4 << 30;
+/// The emulator hands out addresses from here on, as many as it has memory in all. So this much of them, at the end, is not
+/// there, and whoever touches it crashes.
+const FIRST_ADDRESS: u64 = 1 << 30;
+const EMULATED_BYTES: &str = "CMODEL_GLOBAL_MEM_SIZE";
+
 /// How to open the device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// Cores to use of the emulator; `None`: all eight. Results are the same for any number.
     pub cores: Option<usize>,
-    /// Memory of the emulated device in bytes; `None`: the vendor's 4 GiB.
+    /// Memory of the emulated device; `None`: [`DEFAULT_MEMORY_BYTES`].
     pub memory_bytes: Option<u64>,
     /// What has no kernel is an error, instead of running on the CPU.
     pub forbid_fallback: bool,
@@ -105,6 +112,8 @@ struct State {
     staging: Vec<Vec<u8>>,
     stats: Stats,
     flight: Arc<FlightRecord>,
+    /// Where the emulator's memory ends.
+    end: u64,
 }
 
 // SAFETY: the runtime takes calls from any thread that uses a stream made by another; all of ours hold the lock.
@@ -350,6 +359,10 @@ impl Inner {
             queued: Vec::new(),
             staging: Vec::new(),
             stats: Stats::default(),
+            end: match sdk.kind {
+                SdkKind::Emulator => end_of_memory(),
+                SdkKind::Driver => u64::MAX,
+            },
         };
         state.words = state.alloc(&runtime, PAGE_BYTES)?;
         Ok(Self {
@@ -380,25 +393,33 @@ impl State {
     }
 
     fn alloc_fresh(&mut self, runtime: &sys::Runtime, bytes: u64) -> Result<u64> {
-        let mut address: DevicePtr = null_mut();
-        // SAFETY: the size is not 0; the pointer is written on success.
-        let mut status = unsafe { (runtime.malloc)(&mut address, bytes, 0) };
-        if status != 0 && self.stats.free_bytes > 0 {
+        let mut address = self.malloc(runtime, bytes);
+        if address.is_none() && self.stats.free_bytes > 0 {
             // Other sizes may lie idle. What is queued may still use them.
             self.wait(runtime)?;
             self.release_free(runtime);
-            // SAFETY: as above.
-            status = unsafe { (runtime.malloc)(&mut address, bytes, 0) };
+            address = self.malloc(runtime, bytes);
         }
+        address.ok_or(Error::OutOfMemory {
+            bytes,
+            live_bytes: self.stats.live_bytes,
+            free_bytes: self.stats.free_bytes,
+        })
+    }
+
+    fn malloc(&self, runtime: &sys::Runtime, bytes: u64) -> Option<u64> {
+        let mut address: DevicePtr = null_mut();
+        // SAFETY: the size is not 0; the pointer is written on success.
+        let status = unsafe { (runtime.malloc)(&mut address, bytes, 0) };
         if status != 0 {
-            let (live_bytes, free_bytes) = (self.stats.live_bytes, self.stats.free_bytes);
-            return Err(Error::OutOfMemory {
-                bytes,
-                live_bytes,
-                free_bytes,
-            });
+            return None;
         }
-        Ok(address as u64)
+        if address as u64 + bytes > self.end {
+            // SAFETY: the address is from `malloc`, and nobody has it.
+            unsafe { (runtime.free)(&mut address, 0) };
+            return None;
+        }
+        Some(address as u64)
     }
 
     fn copy_to_host(&self, runtime: &sys::Runtime, address: u64, out: &mut [u8]) -> Result<()> {
@@ -550,9 +571,16 @@ fn set_environment(sdk: &Sdk, options: &Options, workdir: &Path) {
     if let Some(cores) = options.cores {
         set("TPU_RT_CORE_NUM", cores.to_string().as_ref());
     }
-    if let Some(bytes) = options.memory_bytes {
-        set("CMODEL_GLOBAL_MEM_SIZE", bytes.to_string().as_ref());
-    }
+    let memory_bytes = options.memory_bytes.unwrap_or(DEFAULT_MEMORY_BYTES);
+    let emulated = memory_bytes.saturating_add(FIRST_ADDRESS);
+    set(EMULATED_BYTES, emulated.to_string().as_ref());
+}
+
+/// Where the emulator's memory ends, of the size that the environment says.
+fn end_of_memory() -> u64 {
+    let size = std::env::var(EMULATED_BYTES).ok();
+    let size = size.and_then(|text| text.parse().ok());
+    size.unwrap_or(DEFAULT_MEMORY_BYTES)
 }
 
 fn succeeded(call: &'static str, status: i32) -> Result<()> {

@@ -42,7 +42,9 @@ pub enum Error {
     Narrow(i64),
     #[error("{0}")]
     Plant(String),
-    #[error("the device is open already, with other options")]
+    #[error(
+        "the device is open already, with another number of cores, memory, fallback or sync: one process has one"
+    )]
     AlreadyOpen,
     #[error("{path}: {cause}", path = path.display())]
     Io {

@@ -19,6 +19,13 @@ pub(crate) fn skip_the_vendors_handlers() {
     }
 
     extern "C" fn leave(status: c_int, _: *mut c_void) {
+        // OpenMP's mark of this process, which its own handler would have removed.
+        let user = rustix::process::getuid().as_raw();
+        let mark = format!(
+            "/dev/shm/__KMP_REGISTERED_LIB_{}_{user}",
+            std::process::id()
+        );
+        let _ = std::fs::remove_file(mark);
         // SAFETY: both may be called at any time; what C's streams still hold (the text of a failed check) is written first.
         unsafe {
             fflush(std::ptr::null_mut());

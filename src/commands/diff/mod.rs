@@ -82,15 +82,16 @@ pub(crate) fn run(invocation: Invocation) -> Result<ExitCode, Failure> {
         comparison: comparison.map_err(job::classify)?,
         tpu: tpu.map(|tpu| tpu.stats()),
     };
+    // First to the terminal: a file that cannot be written shall not take the result with it.
+    out::text(match invocation.options.json {
+        true => report.json(),
+        false => report.table(),
+    });
     if let Some(path) = &options.markdown {
         std::fs::write(path, report.markdown())
             .with_context(|| format!("--markdown: cannot write {}", path.display()))
             .map_err(Failure::run)?;
     }
-    out::text(match invocation.options.json {
-        true => report.json(),
-        false => report.table(),
-    });
     Ok(match report.comparison.agrees() {
         true => ExitCode::SUCCESS,
         false => ExitCode::from(DIVERGED),

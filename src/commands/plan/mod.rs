@@ -36,10 +36,12 @@ struct Plan {
 
 pub(crate) fn run(invocation: Invocation) -> Result<ExitCode, Failure> {
     // Kernels take scratch for each thread.
-    Setup::read(&invocation)?.config.device.start_threads()?;
+    let device = Setup::read(&invocation)?.config.device;
+    device.start_threads()?;
     let plan = Plan::of(&invocation)?;
     let options = &invocation.options;
-    let memory = options.memory_bytes.or_else(tt_metrics::memory_bytes);
+    let own = options.memory_bytes.or(device.memory_bytes());
+    let memory = own.or_else(tt_metrics::memory_bytes);
     let fit = memory.map(|memory| fit::check(&invocation, &plan, memory));
     out::text(match options.json {
         true => report::json(&plan, fit.as_ref()),
