@@ -182,8 +182,8 @@ fn from_path(path: &Path, wanted: &Wanted) -> Result<Start, ResumeError> {
         let path = path.to_owned();
         return start.ok_or(ResumeError::NothingThere { path });
     }
-    // Its later checkpoints would be taken for the continuation's.
-    if is_inside(path, wanted.run_dir) {
+    // Its later checkpoints would be taken for the continuation's. A folder named by the clock gets another name.
+    if wanted.is_given() && is_inside(path, wanted.run_dir) {
         let path = path.to_owned();
         return Err(ResumeError::InsideRunDir { path });
     }

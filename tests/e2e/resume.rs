@@ -334,6 +334,21 @@ fn the_same_command_goes_on_when_it_began_from_a_checkpoint() {
 }
 
 #[test]
+fn a_checkpoint_starts_a_run_beside_its_own_in_the_same_second() {
+    let place = Place::new();
+    // A clock that stands still for a day.
+    let by_day = "hydra.run.dir=outputs/${now:%Y}/${now:%m-%d}";
+    let run = ["trainer.max_steps=2", by_day];
+    place.run_nano(&run).with_code(0);
+    let first = place.run_folder();
+    let resume = format!("resume={}", first.join("checkpoints/step-00000002").display());
+    let more = ["trainer.max_steps=3", by_day, &resume];
+    let second = place.run_nano(&more).with_code(0);
+    second.prints("starting from step 2");
+    assert_eq!(place.run_folders().len(), 2);
+}
+
+#[test]
 fn a_checkpoint_of_another_model_is_refused_and_the_run_keeps_its_record() {
     let place = Place::new();
     place
