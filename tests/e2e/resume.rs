@@ -341,7 +341,10 @@ fn a_checkpoint_starts_a_run_beside_its_own_in_the_same_second() {
     let run = ["trainer.max_steps=2", by_day];
     place.run_nano(&run).with_code(0);
     let first = place.run_folder();
-    let resume = format!("resume={}", first.join("checkpoints/step-00000002").display());
+    let resume = format!(
+        "resume={}",
+        first.join("checkpoints/step-00000002").display()
+    );
     let more = ["trainer.max_steps=3", by_day, &resume];
     let second = place.run_nano(&more).with_code(0);
     second.prints("starting from step 2");
