@@ -102,6 +102,35 @@ impl Place {
     }
 }
 
+/// A folder for runs on the emulator, which is this test's alone, and whose temporary files go to a folder of their own.
+pub struct TpuPlace {
+    pub place: Place,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl TpuPlace {
+    /// `None` where there is no TPU.
+    pub fn open() -> Option<Self> {
+        let alone = emulator()?;
+        let it = Self {
+            place: Place::new(),
+            _alone: alone,
+        };
+        std::fs::create_dir(it.tmp()).expect("folder made");
+        Some(it)
+    }
+
+    pub fn tmp(&self) -> PathBuf {
+        self.place.path().join("tmp")
+    }
+
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = self.place.command(args);
+        command.env("TMPDIR", self.tmp());
+        command
+    }
+}
+
 /// The emulator, for one test at a time: it takes all cores. `None` where there is none.
 pub fn emulator() -> Option<MutexGuard<'static, ()>> {
     static ALONE: Mutex<()> = Mutex::new(());

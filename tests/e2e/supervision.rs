@@ -5,10 +5,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
-use crate::harness::{Finished, NANO, Place, RunFolder, Running, emulator, entries};
+use crate::harness::{Finished, NANO, Place, RunFolder, Running, TpuPlace, entries};
 
 const TPU: &[&str] = &[
     "device=tpu",
@@ -26,37 +25,27 @@ const ENDLESS: &str = "trainer.max_steps=1000000";
 
 /// A folder with a run on the TPU in it.
 struct Lab {
-    place: Place,
+    at: TpuPlace,
     run: RunFolder,
-    _alone: MutexGuard<'static, ()>,
 }
 
 impl Lab {
     /// `None` where there is no TPU.
     fn open() -> Option<Self> {
-        let alone = emulator()?;
-        let place = Place::new();
-        fs::create_dir(place.path().join("tmp")).unwrap();
+        let at = TpuPlace::open()?;
         Some(Self {
-            run: RunFolder(place.path().join("run")),
-            place,
-            _alone: alone,
+            run: RunFolder(at.place.path().join("run")),
+            at,
         })
-    }
-
-    fn tmp(&self) -> PathBuf {
-        self.place.path().join("tmp")
     }
 
     /// Makes the planted fault happen at the next launch.
     fn spring(&self) {
-        fs::write(self.place.path().join("now"), "").unwrap();
+        fs::write(self.at.place.path().join("now"), "").unwrap();
     }
 
     fn command(&self, more: &[&str]) -> Command {
-        let mut command = self.place.command(&[NANO, TPU, more].concat());
-        command.env("TMPDIR", self.tmp());
-        command
+        self.at.command(&[NANO, TPU, more].concat())
     }
 
     fn start(&self, more: &[&str]) -> Running {
@@ -66,7 +55,7 @@ impl Lab {
     /// Starts a run in which `fault` is planted.
     fn start_faulty(&self, fault: &str, more: &[&str]) -> Running {
         let mut command = self.command(more);
-        let now = self.place.path().join("now");
+        let now = self.at.place.path().join("now");
         command.env("TPU_TRAIN_PLANT", format!("{fault}@{}", now.display()));
         Running::start(command)
     }
@@ -94,7 +83,7 @@ impl Lab {
         let max_steps = format!("trainer.max_steps={}", step + 1);
         let finished = self.start(&[&max_steps]).finish().with_code(0);
         finished.prints(&format!("from step {step}"));
-        assert_eq!(entries(&self.tmp()), [] as [PathBuf; 0]);
+        assert_eq!(entries(&self.at.tmp()), [] as [PathBuf; 0]);
     }
 }
 
@@ -180,7 +169,7 @@ fn a_worker_dies_with_its_supervisor() {
         std::thread::sleep(Duration::from_millis(10));
     }
     // What it left in the temporary folder goes with the next run.
-    assert_ne!(entries(&lab.tmp()), [] as [PathBuf; 0]);
+    assert_ne!(entries(&lab.at.tmp()), [] as [PathBuf; 0]);
     lab.goes_on();
 }
 
@@ -209,7 +198,7 @@ fn sigterm_is_passed_on_and_a_second_ctrl_c_ends_even_a_hang() {
     let mut running = lab.start_faulty("hang", &[ENDLESS]);
     running.wait_for_rows(&lab.run, rows + 1);
     lab.spring();
-    let now = lab.place.path().join("now");
+    let now = lab.at.place.path().join("now");
     running.wait_until(|| !now.exists());
     running.signal("INT");
     std::thread::sleep(Duration::from_millis(500));
@@ -239,7 +228,7 @@ fn a_run_restarts_by_itself_and_makes_the_steps_of_one_that_never_failed() {
 
     let whole = lab.start(&["trainer.max_steps=4", "hydra.run.dir=whole"]);
     whole.finish().with_code(0);
-    let whole = RunFolder(lab.place.path().join("whole"));
+    let whole = RunFolder(lab.at.place.path().join("whole"));
     assert_eq!(interrupted, whole.timeless_rows());
 }
 

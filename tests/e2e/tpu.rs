@@ -2,9 +2,8 @@
 //! console. What is said of a TPU that fails or is missing: `supervision.rs`.
 
 use std::path::{Path, PathBuf};
-use std::sync::MutexGuard;
 
-use crate::harness::{Finished, NANO, Place, RunFolder, Running, emulator, entries};
+use crate::harness::{Finished, NANO, RunFolder, Running, TpuPlace, entries};
 
 const STEPS: usize = 20;
 /// A rounding of f32 sums in another order, and what twenty steps make of it.
@@ -22,36 +21,13 @@ const RUN: &[&str] = &[
 const CPU: &[&str] = &[];
 const TPU: &[&str] = &["device=tpu", "device.cores=2", "device.fallback=error"];
 
-/// A folder for runs on both devices.
-struct Lab {
-    place: Place,
-    _alone: MutexGuard<'static, ()>,
-}
-
-impl Lab {
-    /// `None` where there is no TPU.
-    fn open() -> Option<Self> {
-        let alone = emulator()?;
-        let place = Place::new();
-        std::fs::create_dir(place.path().join("tmp")).unwrap();
-        Some(Self {
-            place,
-            _alone: alone,
-        })
-    }
-
-    fn tmp(&self) -> PathBuf {
-        self.place.path().join("tmp")
-    }
-
+impl TpuPlace {
     /// Trains to the end in `folder`.
     #[track_caller]
     fn train(&self, folder: &str, device: &[&str], more: &[&str]) -> (RunFolder, Finished) {
         let run_dir = format!("hydra.run.dir={folder}");
         let args = [NANO, RUN, device, more, &[&run_dir]].concat();
-        let mut command = self.place.command(&args);
-        command.env("TMPDIR", self.tmp());
-        let finished = Running::start(command).finish().with_code(0);
+        let finished = Running::start(self.command(&args)).finish().with_code(0);
         (RunFolder(self.place.path().join(folder)), finished)
     }
 
@@ -97,7 +73,7 @@ fn assert_same_curve(run: &RunFolder, reference: &RunFolder, first: u64, rel: f6
 
 #[test]
 fn f32_follows_the_cpu_in_silence_and_checkpoints_go_from_one_to_the_other() {
-    let Some(lab) = Lab::open() else { return };
+    let Some(lab) = TpuPlace::open() else { return };
     let (cpu, _) = lab.train("cpu", CPU, &[]);
     let (tpu, finished) = lab.train("tpu", TPU, &[]);
     assert_same_curve(&tpu, &cpu, 1, F32_REL);
@@ -119,7 +95,7 @@ fn f32_follows_the_cpu_in_silence_and_checkpoints_go_from_one_to_the_other() {
 
 #[test]
 fn bf16_follows_the_cpu_within_the_bound_of_its_golden_case() {
-    let Some(lab) = Lab::open() else { return };
+    let Some(lab) = TpuPlace::open() else { return };
     let golden = include_str!("../golden/bf16/case.json");
     let golden: serde_json::Value = serde_json::from_str(golden).expect("JSON");
     let rel = golden["tolerances"]["curve_loss_rel"].as_f64().unwrap();
