@@ -29,6 +29,11 @@ pub fn memory_bytes() -> Option<u64> {
     proc_kb("/proc/meminfo", "MemTotal:")
 }
 
+/// What of it new programs could have; `None` where the system does not tell.
+pub fn available_memory_bytes() -> Option<u64> {
+    proc_kb("/proc/meminfo", "MemAvailable:")
+}
+
 /// The most memory this process has held so far; `None` where the system does not tell.
 pub fn peak_rss_bytes() -> Option<u64> {
     proc_kb("/proc/self/status", "VmHWM:")

@@ -34,7 +34,9 @@ mod text;
 pub use config::{LoggingConfig, Progress};
 pub use console::Console;
 pub use disk::write_json;
-pub use environment::{cpu_features, environment, memory_bytes, peak_rss_bytes};
+pub use environment::{
+    available_memory_bytes, cpu_features, environment, memory_bytes, peak_rss_bytes,
+};
 pub use error::{Error, Result};
 pub use jsonl::{Jsonl, Truncation};
 pub use record::{Record, Scalar, Scalars, StepRecord, TIME_KEYS, ValRecord};

@@ -9,38 +9,32 @@ pub(super) fn rows(report: &mut Report) {
     let threads = std::thread::available_parallelism().map_or(1, |threads| threads.get());
     let text = format!("{threads} threads{}", vector_instructions());
     report.row(MACHINE, "processor", State::Ok, text);
-    if let Ok(text) = std::fs::read_to_string("/proc/meminfo") {
-        let gib = |key: &str| {
-            let line = text.lines().find(|line| line.starts_with(key))?;
-            let kib: f64 = line.split_whitespace().nth(1)?.parse().ok()?;
-            Some(kib / (1 << 20) as f64)
-        };
-        if let (Some(total), Some(free)) = (gib("MemTotal:"), gib("MemAvailable:")) {
-            let text = format!("{total:.1} GiB, {free:.1} GiB available");
-            report.row(MACHINE, "memory", State::Ok, text);
-        }
+    let memory = (
+        tt_metrics::memory_bytes(),
+        tt_metrics::available_memory_bytes(),
+    );
+    if let (Some(total), Some(free)) = memory {
+        let text = format!("{:.1} GiB, {:.1} GiB available", gib(total), gib(free));
+        report.row(MACHINE, "memory", State::Ok, text);
     }
     if let Ok(disk) = rustix::fs::statvfs(".") {
-        let gib = (disk.f_bavail * disk.f_frsize) as f64 / (1 << 30) as f64;
-        let text = format!("{gib:.1} GiB free in the current folder");
+        let free = gib(disk.f_bavail * disk.f_frsize);
+        let text = format!("{free:.1} GiB free in the current folder");
         report.row(MACHINE, "disk", State::Ok, text);
     }
 }
 
+fn gib(bytes: u64) -> f64 {
+    bytes as f64 / (1 << 30) as f64
+}
+
 /// Those that kernels look for.
 fn vector_instructions() -> String {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::is_x86_feature_detected as has;
-        let known = [
-            ("avx2", has!("avx2")),
-            ("fma", has!("fma")),
-            ("avx512f", has!("avx512f")),
-            ("avx512bf16", has!("avx512bf16")),
-        ];
-        let names = known.iter().filter(|(_, has)| *has).map(|(name, _)| *name);
-        format!(", {}", names.collect::<Vec<_>>().join(" "))
+    let found = tt_metrics::cpu_features();
+    let names = ["avx2", "fma", "avx512f", "avx512bf16"].into_iter();
+    let names: Vec<_> = names.filter(|name| found.contains(name)).collect();
+    match names.is_empty() {
+        true => String::new(),
+        false => format!(", {}", names.join(" ")),
     }
-    #[cfg(not(target_arch = "x86_64"))]
-    String::new()
 }
