@@ -13,6 +13,7 @@
 #include "device.h"
 
 #define LANES 64
+#define F32_MAX 3.4028235e38f
 // A dim of a DMA command has 16 bits; what is longer goes in pieces of this.
 #define MAX_DMA_DIM 32768
 #define MIN(x, y) ((x) < (y) ? (x) : (y))

@@ -6,7 +6,6 @@
 
 #include "kernel.h"
 
-#define F32_MAX 3.4028235e38f
 #define LOWEST (-F32_MAX)
 
 // Elements of a row that are folded at once.

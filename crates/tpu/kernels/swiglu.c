@@ -60,7 +60,7 @@ KERNEL(swiglu_backward, swiglu_backward_t) {
     mul_tiles(OUT, DY, SILU, &shape);
     store_tile(a->dup, at, OUT, RAW, &shape, a->dtype);
     // 1 - s = exp(-gate) s, which keeps its digits where s is nearly 1. An infinite exponential belongs to an s of 0.
-    tpu_bdc_min_C(SLOT(OUT), SLOT(WORK + 2), f32_scalar(3.4028235e38f), &shape, NULL, NULL, DT_FP32);
+    tpu_bdc_min_C(SLOT(OUT), SLOT(WORK + 2), f32_scalar(F32_MAX), &shape, NULL, NULL, DT_FP32);
     mul_tiles(OUT, OUT, S, &shape);
     mul_tiles(OUT, OUT, SILU, &shape);
     add_tiles(OUT, OUT, S, &shape);

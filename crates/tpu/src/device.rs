@@ -449,18 +449,17 @@ impl State {
     /// The runtime's own wait spins, and would take a core from what it waits for: so it is asked to only when all is done.
     fn wait_for_stream(&self, runtime: &sys::Runtime) -> i32 {
         // SAFETY: stream and mark were made at opening.
-        unsafe {
-            let mut status = (runtime.event_record)(self.mark, self.stream);
-            if status == 0 {
-                status = (runtime.event_query)(self.mark);
-            }
-            while status == sys::NOT_READY {
-                std::thread::sleep(POLL);
-                status = (runtime.event_query)(self.mark);
-            }
-            match status {
-                0 => (runtime.stream_synchronize)(self.stream),
-                status => status,
+        let recorded = unsafe { (runtime.event_record)(self.mark, self.stream) };
+        if recorded != 0 {
+            return recorded;
+        }
+        loop {
+            // SAFETY: as above.
+            match unsafe { (runtime.event_query)(self.mark) } {
+                // SAFETY: as above.
+                0 => return unsafe { (runtime.stream_synchronize)(self.stream) },
+                sys::NOT_READY => std::thread::sleep(POLL),
+                failed => return failed,
             }
         }
     }
