@@ -9,7 +9,7 @@ use tt_config::{Composition, Diagnostic, Diagnostics, Node, Place};
 use tt_models::Model;
 use tt_nn::{ParamSpec, ParamTree};
 use tt_tensor::{Device, Seed};
-use tt_trainers::draw_base;
+use tt_train::draw_base;
 
 use crate::stored;
 
@@ -61,7 +61,7 @@ impl Adapter {
         &self,
         model: &dyn Model,
         device: Device,
-    ) -> tt_trainers::Result<ParamTree> {
+    ) -> tt_train::Result<ParamTree> {
         let base = draw_base(model, 0, self.lora.config().base_dtype, device)?;
         self.lora.freeze(&base);
         let own = ParamTree::init(&self.lora.params(), Seed::new(0), device)?;

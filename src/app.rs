@@ -7,7 +7,7 @@ use tt_collators::BuildCollator;
 use tt_config::Entry;
 use tt_models::BuildModel;
 use tt_optimizers::BuildOptimizer;
-use tt_trainers::BuildTrainer;
+use tt_train::BuildTrainer;
 
 use crate::cli::{self, Request};
 use crate::commands::{Invocation, ROOT_CONFIG, Work, show};

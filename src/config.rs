@@ -9,7 +9,7 @@ use tt_adapters::LoraConfig;
 use tt_data::DataConfig;
 use tt_metrics::LoggingConfig;
 use tt_remat::RematConfig;
-use tt_trainers::TrainerConfig;
+use tt_train::TrainerConfig;
 
 use crate::device::DeviceConfig;
 use crate::sweep::config::SweepConfig;

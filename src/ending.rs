@@ -5,7 +5,7 @@ use std::path::Path;
 
 use tt_collators::Baselines;
 use tt_metrics::{Scalars, Summary};
-use tt_trainers::{BadStep, Cause, Finding, Outcome, Place};
+use tt_train::{BadStep, Cause, Finding, Outcome, Place};
 
 use crate::out;
 use crate::quote;
@@ -155,7 +155,7 @@ pub(crate) fn command_line(arguments: &[String]) -> String {
 mod tests {
     use std::path::PathBuf;
 
-    use tt_trainers::Ending;
+    use tt_train::Ending;
 
     use super::*;
 

@@ -4,7 +4,7 @@ use tt_checkpoint::Checkpoint;
 use tt_collators::Pipeline;
 use tt_config::Composition;
 use tt_data::DataError;
-use tt_trainers::{StopFlag, TrainJob};
+use tt_train::{StopFlag, TrainJob};
 
 use crate::failure::Failure;
 use crate::out;
@@ -77,8 +77,8 @@ pub(crate) fn run_length(setup: &Setup, data: &Pipeline) -> Result<Option<u64>, 
 }
 
 /// A configuration or a checkpoint that does not fit was a wrong request; anything else is a failed run.
-pub(crate) fn classify(error: tt_trainers::Error) -> Failure {
-    use tt_trainers::Error;
+pub(crate) fn classify(error: tt_train::Error) -> Failure {
+    use tt_train::Error;
     match error {
         Error::Config { .. }
         | Error::State(_)

@@ -11,7 +11,7 @@ use tt_nn::{ParamTree, PathGlob};
 use tt_optimizers::{
     Assignment, MAIN, MakeOptimizer, Optimizers, ScheduleError, SchedulePlan, Scheduled,
 };
-use tt_trainers::OptimizerGroupConfig;
+use tt_train::OptimizerGroupConfig;
 
 use crate::failure::Failure;
 use crate::plugins::Plugins;

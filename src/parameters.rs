@@ -4,7 +4,7 @@ use tt_checkpoint::Checkpoint;
 use tt_models::Model;
 use tt_nn::ParamTree;
 use tt_tensor::{Device, Seed};
-use tt_trainers::{Adapted, BaseOrigin, draw_base, load_adapter, load_params};
+use tt_train::{Adapted, BaseOrigin, draw_base, load_adapter, load_params};
 
 use crate::adapter::Adapter;
 use crate::failure::Failure;

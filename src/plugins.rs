@@ -6,7 +6,7 @@ use tt_collators::BuildCollator;
 use tt_config::{Entry, Table};
 use tt_models::BuildModel;
 use tt_optimizers::BuildOptimizer;
-use tt_trainers::BuildTrainer;
+use tt_train::BuildTrainer;
 
 use crate::configs::Files;
 

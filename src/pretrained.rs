@@ -89,8 +89,8 @@ impl Pretrained {
             })
     }
 
-    pub(crate) fn load(&self, model: &dyn Model, device: Device) -> tt_trainers::Result<ParamTree> {
-        tt_trainers::load_params(model, &self.weights, device)
+    pub(crate) fn load(&self, model: &dyn Model, device: Device) -> tt_train::Result<ParamTree> {
+        tt_train::load_params(model, &self.weights, device)
     }
 
     /// As [`Pretrained::load`], to be frozen.
@@ -99,8 +99,8 @@ impl Pretrained {
         model: &dyn Model,
         dtype: BaseDType,
         device: Device,
-    ) -> tt_trainers::Result<ParamTree> {
-        tt_trainers::load_base(model, &self.weights, dtype, device)
+    ) -> tt_train::Result<ParamTree> {
+        tt_train::load_base(model, &self.weights, dtype, device)
     }
 
     /// The name under which other programs, started elsewhere, find the same weights.

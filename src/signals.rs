@@ -8,7 +8,7 @@ use std::thread;
 
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
-use tt_trainers::StopFlag;
+use tt_train::StopFlag;
 
 use crate::supervise::worker;
 

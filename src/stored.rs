@@ -12,7 +12,7 @@ use tt_checkpoint::{SavedAdapter, Weights};
 use tt_models::Model;
 use tt_nn::ParamTree;
 use tt_tensor::Device;
-use tt_trainers::{Adapted, Base, BaseOrigin, draw_base, load_adapter, load_base, load_params};
+use tt_train::{Adapted, Base, BaseOrigin, draw_base, load_adapter, load_base, load_params};
 
 use crate::adapter::peft;
 use crate::plugins::Plugins;

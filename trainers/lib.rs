@@ -1,115 +1,14 @@
-//! Trainers: the trait, the training loop, one file per trainer.
+//! Trainers: what is learned, one file each.
 //!
-//! A trainer says what the loss of a batch is; the rest has defaults. To add one: a file here (or in a
-//! crate of yours, registered through the app), a line in [`TABLE`], a YAML under `configs/trainer/`.
-//!
-//! ```
-//! use tt_models::Model;
-//! use tt_nn::Forward;
-//! use tt_tensor::{CrossEntropyParams, fused};
-//! use tt_trainers::{DeviceBatch, Loss, Trainer};
-//!
-//! struct Plain;
-//!
-//! impl Trainer for Plain {
-//!     fn loss(&self, fwd: &Forward, model: &dyn Model, batch: &DeviceBatch) -> tt_trainers::Result<Loss> {
-//!         let hidden = model.hidden_states(fwd, &batch.input)?;
-//!         let params = CrossEntropyParams { ignore_index: -100, label_smoothing: 0.0, z_loss: 0.0 };
-//!         let loss = fused::linear_cross_entropy(&hidden, &model.head(fwd)?, &batch.targets, params)?;
-//!         Ok(Loss { sum: loss.sum, weight: loss.count, scalars: vec![] })
-//!     }
-//! }
-//! ```
+//! To add one: a file here (or in a crate of yours, registered through the app) with an implementation of
+//! [`Trainer`](tt_train::Trainer), a line in [`TABLE`], a YAML under `configs/trainer/`.
 
-mod adapted;
-mod bad_step;
-pub mod compare;
-mod config;
-mod device_batch;
-mod diagnosis;
-mod error;
-mod guard;
-mod job;
 mod lm_trainer;
-mod loss_scale;
-mod rehearsal;
-mod run;
-mod spikes;
-mod state;
-mod training;
-mod validation;
-mod weights;
 
-use serde_json::Value;
-use tt_collators::Batch;
-use tt_config::{Diagnostics, Entry, Section, Table};
-use tt_models::Model;
-use tt_nn::Forward;
-use tt_tensor::Tensor;
+use tt_config::{Entry, Table};
+use tt_train::BuildTrainer;
 
-pub use adapted::{Adapted, Base, BaseOrigin, base_of, draw_base, load_adapter, load_base};
-pub use bad_step::BadStep;
-pub use config::{OptimizerConfig, OptimizerGroupConfig, SampleConfig, TrainerConfig};
-pub use device_batch::DeviceBatch;
-pub use diagnosis::{Finding, Place, Values};
-pub use error::{Error, Result};
-pub use guard::{BadStepAction, BadStepsConfig, Cause, StepGuard, Verdict};
-pub use job::{Ending, Outcome, Prepared, StopFlag, TrainJob};
 pub use lm_trainer::{LMTrainer, LMTrainerOptions};
-pub use loss_scale::LossScaleConfig;
-pub use rehearsal::{Footprint, ParameterCount, Rehearsal};
-pub use spikes::{Spike, SpikeAction, SpikeGuardConfig};
-pub use training::{Clipping, StepNumbers, StepOutput, Totals, Training};
-pub use validation::Continuation;
-pub use weights::load_params;
-
-pub use tt_collators::IGNORE;
-
-/// The loss of a micro-batch, on the device.
-pub struct Loss {
-    /// Summed, not averaged; tracked. The loop divides by the weight of the whole step.
-    pub sum: Tensor,
-    /// What the sum is to be divided by, f32 `[]`: usually the number of tokens with a label.
-    pub weight: Tensor,
-    /// Further sums to log under these names, divided by the weight; the same names every time.
-    pub scalars: Vec<(&'static str, Tensor)>,
-}
-
-/// What is learned, and how a step is made.
-pub trait Trainer: Send {
-    /// Called once before the first step, also when resuming.
-    fn post_init(&mut self, _training: &mut Training) -> Result<()> {
-        Ok(())
-    }
-
-    /// The loss of a batch. `fwd` is recorded in training and not in validation.
-    fn loss(&self, fwd: &Forward, model: &dyn Model, batch: &DeviceBatch) -> Result<Loss>;
-
-    /// One optimizer step from its micro-batches.
-    fn train_step(
-        &mut self,
-        training: &mut Training,
-        micro_batches: &[Batch],
-    ) -> Result<StepOutput> {
-        let totals = training.accumulate(micro_batches, |fwd, model, batch| {
-            self.loss(fwd, model, batch)
-        })?;
-        training.apply(totals)
-    }
-
-    /// State of the trainer's own that a checkpoint must carry.
-    fn state(&self) -> Value {
-        Value::Null
-    }
-
-    /// Takes up what [`Trainer::state`] gave.
-    fn restore(&mut self, _state: &Value) -> Result<()> {
-        Ok(())
-    }
-}
-
-/// Builds a trainer from `trainer.kwargs`.
-pub type BuildTrainer = fn(&Section<'_>) -> std::result::Result<Box<dyn Trainer>, Diagnostics>;
 
 /// What `trainer.type` may name.
 pub const TABLE: Table<BuildTrainer> = Table::new(

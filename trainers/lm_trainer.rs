@@ -5,10 +5,7 @@ use serde::{Deserialize, Serialize};
 use tt_models::Model;
 use tt_nn::Forward;
 use tt_tensor::{CrossEntropyParams, fused};
-
-use crate::device_batch::DeviceBatch;
-use crate::error::Result;
-use crate::{IGNORE, Loss, Trainer};
+use tt_train::{DeviceBatch, IGNORE, Loss, Result, Trainer};
 
 /// `trainer.kwargs` of `lm_trainer.LMTrainer`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -8,7 +8,8 @@ use tt_models::{DecoderConfig, Model, Qwen2Config, Qwen2ForCausalLM, SlidingWind
 use tt_nn::ParamTree;
 use tt_optimizers::{AdamW, AdamWConfig, Optimizers, Schedule};
 use tt_tensor::{Device, Precision, Seed};
-use tt_trainers::{LMTrainer, Trainer, Training};
+use tt_train::{Trainer, Training};
+use tt_trainers::LMTrainer;
 
 use crate::Step;
 use crate::shape::Shape;

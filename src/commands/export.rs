@@ -13,7 +13,7 @@ use tt_checkpoint::{
     CheckpointConfig, Dtype, HostTensor, SavedAdapter, Snapshot, TensorMap, Weights,
 };
 use tt_tensor::DType;
-use tt_trainers::BaseOrigin;
+use tt_train::BaseOrigin;
 
 use crate::commands::Invocation;
 use crate::device::DeviceConfig;

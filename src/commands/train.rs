@@ -10,7 +10,7 @@ use tt_config::{Composition, Missing, Node, Value};
 use tt_metrics::{Console, Jsonl, Metrics};
 use tt_nn::ParamTree;
 use tt_tensor::Device;
-use tt_trainers::{Ending, StopFlag};
+use tt_train::{Ending, StopFlag};
 
 use crate::commands::Invocation;
 use crate::device::report_fallbacks;
@@ -95,7 +95,7 @@ fn train(
     let outcome = prepared
         .run(run_dir.path(), metrics)
         .map_err(|error| match &error {
-            tt_trainers::Error::BadStep { bad, .. } => {
+            tt_train::Error::BadStep { bad, .. } => {
                 let advice = advice(bad, &run_dir, arguments);
                 Failure::Run(anyhow::anyhow!("{error}\n  {advice}"))
             }

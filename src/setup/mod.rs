@@ -15,7 +15,7 @@ use tt_data::{DATASETS, DataError, Tokenizer};
 use tt_models::Model;
 use tt_nn::Recompute;
 use tt_remat::{Remat, RematConfig};
-use tt_trainers::{Trainer, TrainerConfig};
+use tt_train::{Trainer, TrainerConfig};
 
 use crate::adapter::Adapter;
 use crate::commands::Invocation;
@@ -148,7 +148,7 @@ impl Setup {
 
     fn check_trainer(&self, composition: &Composition) -> Result<(), Diagnostics> {
         self.trainer_config.check().map_err(|error| match error {
-            tt_trainers::Error::Config { key, why } => {
+            tt_train::Error::Config { key, why } => {
                 problem(composition, key, format!("`{key}`: {why}")).into()
             }
             other => Diagnostic::new(other.to_string()).into(),

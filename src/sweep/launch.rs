@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use tt_trainers::StopFlag;
+use tt_train::StopFlag;
 
 use crate::quote::quoted;
 use crate::resume::Resume;

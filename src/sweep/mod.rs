@@ -30,7 +30,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use tt_config::Composer;
-use tt_trainers::StopFlag;
+use tt_train::StopFlag;
 
 use crate::cli::Args;
 use crate::failure::Failure;

@@ -184,7 +184,7 @@ fn with_adapter(base: &Path, adapter: &Path) -> (Arc<dyn Model>, ParamTree) {
     let ours = serde_json::json!({"target_modules": []}); // the saved config decides
     let ours = serde_json::from_value(ours).expect("a config");
     let lora = Arc::new(Lora::from_peft(&peft, ours, &model.params()).expect("an adapter"));
-    let params = tt_trainers::load_adapter(&lora, &params, &saved.weights, Device::Cpu);
+    let params = tt_train::load_adapter(&lora, &params, &saved.weights, Device::Cpu);
     (model, params.expect("parameters"))
 }
 
@@ -232,7 +232,7 @@ fn whole_model(checkpoint: &Path) -> (Arc<dyn Model>, ParamTree) {
     let entry = entries.find(|entry| entry.name.ends_with(class));
     let model = (entry.expect("a model of ours").build.from_hf)(&config).expect("a model");
     let weights = Weights::open(checkpoint).expect("weights");
-    let params = tt_trainers::load_params(&*model, &weights, Device::Cpu).expect("parameters");
+    let params = tt_train::load_params(&*model, &weights, Device::Cpu).expect("parameters");
     (model, params)
 }
 

@@ -9,11 +9,11 @@ use tt_checkpoint::{Checkpoint, latest};
 use tt_models::Model;
 use tt_nn::Forward;
 use tt_tensor::{Device, Seed, Tensor};
-use tt_trainers::{
-    BadStep, BadStepAction, Cause, DeviceBatch, Error, IGNORE, LMTrainer, Loss, LossScaleConfig,
-    Outcome, Place, Result, SpikeAction, StepGuard, TrainJob, Trainer, Training, Verdict,
-    load_params,
+use tt_train::{
+    BadStep, BadStepAction, Cause, DeviceBatch, Error, IGNORE, Loss, LossScaleConfig, Outcome,
+    Place, Result, SpikeAction, StepGuard, TrainJob, Trainer, Training, Verdict, load_params,
 };
+use tt_trainers::LMTrainer;
 
 /// What goes wrong.
 #[derive(Clone, Copy)]

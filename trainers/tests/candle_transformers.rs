@@ -9,7 +9,7 @@ use tt_checkpoint::Checkpoint;
 use tt_models::{Input, Model, ModelConfig, Qwen2Config, Qwen2ForCausalLM};
 use tt_nn::Forward;
 use tt_tensor::{Device, Tensor};
-use tt_trainers::load_params;
+use tt_train::load_params;
 
 #[test]
 fn candle_transformers_gives_our_logits_for_our_checkpoint() {

@@ -10,7 +10,8 @@ use tt_nn::ParamTree;
 use tt_optimizers::{AdamW, AdamWConfig, Muon, Optimizers, Schedule};
 use tt_remat::{BLOCKS, Remat, RematConfig};
 use tt_tensor::{Device, MetaDevice, Seed};
-use tt_trainers::{LMTrainer, Result, Trainer, Training};
+use tt_train::{Result, Trainer, Training};
+use tt_trainers::LMTrainer;
 
 /// Rows whose length and vocabulary fill neither blocks nor vectors, so that kernels need all of their scratch.
 fn batches() -> Vec<Batch> {

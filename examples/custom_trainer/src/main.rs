@@ -10,7 +10,7 @@ use serde::Deserialize;
 use tpu_train::models::Model;
 use tpu_train::nn::Forward;
 use tpu_train::tensor::{DType, fused};
-use tpu_train::trainers::{DeviceBatch, Loss, Result, Trainer};
+use tpu_train::train::{DeviceBatch, Loss, Result, Trainer};
 use tpu_train::{App, Entry};
 
 /// `trainer.kwargs`.

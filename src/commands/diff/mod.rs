@@ -1,7 +1,7 @@
 //! `tpu-train diff`: whether two variants of one configuration compute the same, and where they begin not to.
 //!
 //! Each variant is the configuration of the command line with further overrides. Both make one step of the run, on the
-//! same batch and from the same weights ([`tt_trainers::compare`]). Nothing is written but what `--markdown` names.
+//! same batch and from the same weights ([`tt_train::compare`]). Nothing is written but what `--markdown` names.
 
 mod grid;
 mod report;
@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, anyhow};
 use tt_tensor::Device;
-use tt_trainers::compare::{self, Recording};
+use tt_train::compare::{self, Recording};
 
 use crate::commands::Invocation;
 use crate::failure::Failure;

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 use tt_tpu::Stats;
-use tt_trainers::compare::{Compared, Comparison, Role};
+use tt_train::compare::{Compared, Comparison, Role};
 
 use super::grid::Grid;
 
@@ -426,7 +426,7 @@ fn coordinates(mut index: usize, shape: &[usize]) -> Vec<usize> {
 
 #[cfg(test)]
 mod tests {
-    use tt_trainers::compare::{Difference, Tolerance};
+    use tt_train::compare::{Difference, Tolerance};
 
     use super::*;
 

@@ -3,7 +3,7 @@
 use tt_collators::{Batch, Pipeline};
 use tt_config::{Composition, Diagnostics};
 use tt_nn::ParamSpec;
-use tt_trainers::{Prepared, StopFlag};
+use tt_train::{Prepared, StopFlag};
 
 use super::report::Shown;
 use crate::commands::Invocation;
@@ -61,7 +61,7 @@ impl Variant {
         let batch = data.train(None).and_then(|mut loader| loader.next_batch());
         match batch.map_err(Failure::run)? {
             Some(batch) => Ok((data, batch)),
-            None => Err(Failure::run(tt_trainers::Error::NoData)),
+            None => Err(Failure::run(tt_train::Error::NoData)),
         }
     }
 

@@ -1,6 +1,6 @@
 //! `tpu-train plan`: what the run that the same command line would train takes, without allocating it.
 //!
-//! The run is rehearsed on a device without memory ([`tt_trainers::Rehearsal`]), so everything that shapes it is in the
+//! The run is rehearsed on a device without memory ([`tt_train::Rehearsal`]), so everything that shapes it is in the
 //! figures. The data set is not opened: rows count as full, of `data.sequence_length` tokens.
 
 mod fit;
@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use tt_config::Composition;
 use tt_nn::ParamTree;
 use tt_tensor::{Device, MetaDevice, Seed};
-use tt_trainers::{Footprint, Rehearsal, TrainerConfig};
+use tt_train::{Footprint, Rehearsal, TrainerConfig};
 
 use crate::commands::Invocation;
 use crate::failure::Failure;

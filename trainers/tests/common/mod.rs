@@ -13,7 +13,8 @@ use tt_models::{Model, Qwen2Config, Qwen2ForCausalLM};
 use tt_nn::ParamTree;
 use tt_optimizers::{AdamW, AdamWConfig, CosineOptions, Optimizers, SchedulePlan, Shape};
 use tt_tensor::{Device, Precision, Seed};
-use tt_trainers::{LMTrainer, StopFlag, TrainJob, TrainerConfig};
+use tt_train::{StopFlag, TrainJob, TrainerConfig};
+use tt_trainers::LMTrainer;
 
 /// Qwen2 with sizes in multiples of 16, as real models have.
 pub fn model(hidden_dropout: f64) -> Arc<dyn Model> {

@@ -3,7 +3,7 @@
 use candle_core::IndexOp;
 use tt_collators::Batch;
 use tt_testkit::Tensors;
-use tt_trainers::IGNORE;
+use tt_train::IGNORE;
 
 /// Host batches from tensors `[B, T]`, or `[micro, B, T]`.
 pub fn micro_batches(tensors: &Tensors) -> Vec<Batch> {

@@ -11,7 +11,8 @@ use tt_nn::{Forward, ParamSpec, ParamTree};
 use tt_optimizers::{AdamW, AdamWConfig, CosineOptions, Optimizers, SchedulePlan, Shape};
 use tt_tensor::{Device, Parameter, Precision, Seed};
 use tt_testkit::{Case, CurvePoint, Golden, Tensors, relative_l2};
-use tt_trainers::{DeviceBatch, LMTrainer, Trainer, Training, load_adapter, load_params};
+use tt_train::{DeviceBatch, Trainer, Training, load_adapter, load_params};
+use tt_trainers::LMTrainer;
 
 use crate::batches::{at, flat, l2, micro_batches, scalar};
 

@@ -7,7 +7,8 @@ use tt_collators::Batch;
 use tt_nn::ParamTree;
 use tt_optimizers::{AdamW, AdamWConfig, Optimizers, Schedule};
 use tt_tensor::{Device, Precision, Seed, TpuDevice};
-use tt_trainers::{LMTrainer, Trainer, Training};
+use tt_train::{Trainer, Training};
+use tt_trainers::LMTrainer;
 
 use crate::common::model;
 
