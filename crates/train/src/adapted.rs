@@ -14,6 +14,7 @@ use tt_nn::{ParamKind, ParamSpec, ParamTree};
 use tt_tensor::{DType, Device, Seed, Tensor};
 
 use crate::error::{Error, Result};
+use crate::state::TrainState;
 use crate::weights::load_params_with;
 
 /// Where the weights of a base are from.
@@ -68,7 +69,10 @@ impl Adapted {
         checkpoint: &Checkpoint,
         device: Device,
     ) -> Result<ParamTree> {
-        let (saved, base) = (SavedAdapter::open(checkpoint.dir())?, base_of(checkpoint)?);
+        let (saved, base) = (
+            SavedAdapter::open(checkpoint.dir())?,
+            TrainState::read(checkpoint)?.base,
+        );
         let (Some(saved), Some(base)) = (saved, base) else {
             let why = "it holds a whole model: give it as model.pretrained_url to train an adapter on it, with resume=none";
             return Err(Error::State(why.to_owned()));
@@ -124,17 +128,6 @@ impl std::fmt::Display for BaseOrigin {
             Self::Seed(seed) => write!(f, "the weights drawn from seed {seed}"),
         }
     }
-}
-
-/// The base of the adapter that `checkpoint` holds; `None` if it holds a whole model.
-pub fn base_of(checkpoint: &Checkpoint) -> Result<Option<Base>> {
-    #[derive(Deserialize)]
-    struct State {
-        base: Option<Base>,
-    }
-    let state: State = serde_json::from_value(checkpoint.state()?)
-        .map_err(|error| Error::State(format!("{}: {error}", checkpoint.dir().display())))?;
-    Ok(state.base)
 }
 
 /// The parameters of `model` drawn from `seed`, to be frozen: matrices are held as `dtype`.

@@ -72,7 +72,7 @@ pub struct StepGuard {
 
 /// What of a guard a checkpoint carries.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct GuardState {
+pub struct GuardState {
     skipped: u64,
     skipped_in_a_row: u64,
     recent: Recent,

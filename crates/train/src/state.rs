@@ -18,9 +18,9 @@ use crate::error::{Error, Result};
 use crate::guard::GuardState;
 use crate::training::Training;
 
-/// `state.json`.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct TrainState {
+/// `state.json`: written by training, and read by whoever asks what a checkpoint is of.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TrainState {
     pub step: u64,
     /// Tokens seen.
     pub tokens: u64,
@@ -43,6 +43,19 @@ pub(crate) struct TrainState {
     pub base: Option<Base>,
     /// The trainer's own.
     pub trainer: Value,
+}
+
+impl TrainState {
+    /// What `checkpoint` says of its run.
+    pub fn read(checkpoint: &Checkpoint) -> Result<Self> {
+        serde_json::from_value(checkpoint.state()?)
+            .map_err(|error| Error::State(format!("{}: {error}", checkpoint.dir().display())))
+    }
+}
+
+/// The base of the adapter that `checkpoint` holds; `None` if it holds a whole model.
+pub fn base_of(checkpoint: &Checkpoint) -> Result<Option<Base>> {
+    Ok(TrainState::read(checkpoint)?.base)
 }
 
 /// JSON has no NaN: a loss that is not finite was written as null.
@@ -105,9 +118,7 @@ pub(crate) fn restore(
     trainer: &mut dyn Trainer,
     checkpoint: &Checkpoint,
 ) -> Result<TrainState> {
-    let state = checkpoint.state()?;
-    let state: TrainState = serde_json::from_value(state)
-        .map_err(|error| Error::State(format!("{}: {error}", checkpoint.dir().display())))?;
+    let state = TrainState::read(checkpoint)?;
     let weights = checkpoint.optimizer()?;
     let device = training.device;
     let steps = state.optimizer_steps;
