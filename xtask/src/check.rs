@@ -1,0 +1,375 @@
+//! What a change must pass: steps of cargo, and the test binaries one after the other, with a table of what each took.
+//!
+//! The first step that fails ends the check, except that all test binaries are run before they are judged: a table of
+//! what is red is worth more than the first red test.
+
+use std::io::{self, BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::Deserialize;
+
+/// How much is tested.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// What every change must pass.
+    Usual,
+    /// Also the tests that are marked `#[ignore]`: slow, and rarely red.
+    Full,
+}
+
+/// Runs everything. Error: what failed.
+pub fn check(extent: Extent) -> Result<()> {
+    let mut table = Table::default();
+    let outcome = run_steps(extent, &mut table);
+    print!("\n{}", table.text());
+    println!("{}", table.totals.closing_line());
+    outcome
+}
+
+/// In order, quickest verdict first.
+fn run_steps(extent: Extent, table: &mut Table) -> Result<()> {
+    table.step("formatting", || cargo("fmt --all --check"))?;
+    table.step("lints", || {
+        cargo("clippy --workspace --all-targets -- -D warnings")
+    })?;
+    let mut binaries = Vec::new();
+    table.step("build of the tests", || {
+        binaries = build_tests()?;
+        Ok(())
+    })?;
+    let mut passes: Vec<Pass> = binaries.iter().map(|it| it.pass(extent)).collect();
+    if extent == Extent::Full {
+        passes.extend(binaries.iter().filter_map(TestBinary::on_eight_cores));
+    }
+    let mut red = Vec::new();
+    for pass in &passes {
+        if !table.tests(pass)? {
+            red.push(pass.name.clone());
+        }
+    }
+    ensure!(red.is_empty(), "tests failed: {}", red.join(", "));
+    table.step("tests in documentation", || {
+        cargo("test --workspace --doc --quiet")
+    })?;
+    table.step("documentation links", || {
+        let mut doc = command("doc --workspace --no-deps --document-private-items");
+        run(doc.env("RUSTDOCFLAGS", "-D warnings"))
+    })
+}
+
+/// The cargo that runs us, not whichever comes first in PATH; `arguments` are split at spaces.
+fn command(arguments: &str) -> Command {
+    println!("== cargo {arguments}");
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args(arguments.split_whitespace());
+    command
+}
+
+fn cargo(arguments: &str) -> Result<()> {
+    run(&mut command(arguments))
+}
+
+fn run(command: &mut Command) -> Result<()> {
+    let status = command.status().context("cargo did not start")?;
+    ensure!(status.success(), "cargo ended with {status}");
+    Ok(())
+}
+
+/// A binary with tests, unit tests of a target or those of a file under `tests/`.
+struct TestBinary {
+    package: String,
+    target: String,
+    executable: PathBuf,
+    /// Tests expect to be run in the folder of their package.
+    folder: PathBuf,
+}
+
+/// Builds all of them. They are then run here and not by cargo, which does not say what each took.
+fn build_tests() -> Result<Vec<TestBinary>> {
+    /// A line of `--message-format=json`, as far as it is read.
+    #[derive(Deserialize)]
+    struct Message {
+        manifest_path: Option<PathBuf>,
+        target: Option<Target>,
+        profile: Option<Profile>,
+        executable: Option<PathBuf>,
+    }
+    #[derive(Deserialize)]
+    struct Target {
+        name: String,
+        kind: Vec<String>,
+    }
+    #[derive(Deserialize)]
+    struct Profile {
+        test: bool,
+    }
+
+    let mut build = command("test --workspace --no-run --message-format=json-render-diagnostics");
+    let mut build = build.stdout(Stdio::piped()).spawn()?;
+    let output = build.stdout.take().context("it is piped")?;
+    let mut binaries = Vec::new();
+    for line in BufReader::new(output).lines() {
+        let Ok(message) = serde_json::from_str::<Message>(&line?) else {
+            continue;
+        };
+        let (Some(manifest), Some(target), Some(profile), Some(executable)) = (
+            message.manifest_path,
+            message.target,
+            message.profile,
+            message.executable,
+        ) else {
+            continue;
+        };
+        if !profile.test {
+            continue;
+        }
+        let folder = manifest.parent().context("a manifest is in a folder")?;
+        binaries.push(TestBinary {
+            package: package_name(&manifest)?,
+            target: match target.kind[0].as_str() {
+                "test" => target.name,
+                kind => kind.to_owned(),
+            },
+            executable,
+            folder: folder.to_owned(),
+        });
+    }
+    ensure!(build.wait()?.success(), "the tests do not build");
+    // Libraries first: what they find is nearest to its cause.
+    binaries.sort_by_key(|it| (it.target != "lib", it.package.clone(), it.target.clone()));
+    Ok(binaries)
+}
+
+fn package_name(manifest: &std::path::Path) -> Result<String> {
+    let text = std::fs::read_to_string(manifest)?;
+    let name = text.lines().find_map(|line| line.strip_prefix("name = "));
+    Ok(name
+        .context("a package has a name")?
+        .trim_matches('"')
+        .to_owned())
+}
+
+/// One run of a test binary.
+struct Pass {
+    name: String,
+    executable: PathBuf,
+    folder: PathBuf,
+    arguments: Vec<&'static str>,
+    variable: Option<(&'static str, &'static str)>,
+}
+
+impl TestBinary {
+    fn pass(&self, extent: Extent) -> Pass {
+        Pass {
+            name: format!("{} {}", self.package, self.target),
+            executable: self.executable.clone(),
+            folder: self.folder.clone(),
+            arguments: match extent {
+                Extent::Usual => vec![],
+                Extent::Full => vec!["--include-ignored"],
+            },
+            variable: None,
+        }
+    }
+
+    /// The operations once more with all cores of the TPU: results must be the same for any number.
+    fn on_eight_cores(&self) -> Option<Pass> {
+        let pass = self.pass(Extent::Full);
+        (self.package == "tt-tensor" && self.target != "lib").then(|| Pass {
+            name: format!("{}, 8 cores", pass.name),
+            arguments: vec!["--include-ignored", "tpu"],
+            variable: Some(("TT_TPU_CORES", "8")),
+            ..pass
+        })
+    }
+}
+
+impl Pass {
+    /// Runs it, showing all it prints. Gives what it counted, and whether it ended well.
+    fn run(&self) -> Result<(Counts, bool)> {
+        println!("== {}", self.name);
+        let (output, ours) = io::pipe()?;
+        let mut command = Command::new(&self.executable);
+        command
+            .args(&self.arguments)
+            .envs(self.variable)
+            .env("CARGO_MANIFEST_DIR", &self.folder)
+            .current_dir(&self.folder)
+            .stdin(Stdio::null())
+            .stdout(ours.try_clone()?)
+            .stderr(ours);
+        let mut tests = command
+            .spawn()
+            .with_context(|| self.executable.display().to_string())?;
+        drop(command); // and with it our end of the pipe
+        let mut counts = Counts::default();
+        for line in BufReader::new(output).split(b'\n') {
+            let line = line?;
+            let line = String::from_utf8_lossy(&line);
+            println!("{line}");
+            counts.add(Counts::parse(&line).unwrap_or_default());
+        }
+        Ok((counts, tests.wait()?.success()))
+    }
+}
+
+/// What the harness counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counts {
+    passed: u64,
+    failed: u64,
+    ignored: u64,
+}
+
+impl Counts {
+    /// From `test result: ok. 3 passed; 0 failed; 1 ignored; ..`.
+    fn parse(line: &str) -> Option<Self> {
+        let line = line.strip_prefix("test result: ")?;
+        let count = |what: &str| {
+            let before = line.split(what).next()?;
+            before
+                .rsplit([' ', '.'])
+                .find(|word| !word.is_empty())?
+                .parse()
+                .ok()
+        };
+        Some(Self {
+            passed: count(" passed")?,
+            failed: count(" failed")?,
+            ignored: count(" ignored")?,
+        })
+    }
+
+    fn add(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.ignored += other.ignored;
+    }
+
+    fn closing_line(self) -> String {
+        let Self {
+            passed,
+            failed,
+            ignored,
+        } = self;
+        format!("tests: {passed} passed, {failed} failed, {ignored} skipped")
+    }
+}
+
+/// What has been run, what it counted and how long it took.
+#[derive(Default)]
+struct Table {
+    rows: Vec<(String, Option<Counts>, Duration)>,
+    totals: Counts,
+}
+
+impl Table {
+    fn step(&mut self, name: &str, run: impl FnOnce() -> Result<()>) -> Result<()> {
+        let started = Instant::now();
+        let outcome = run();
+        self.rows.push((name.to_owned(), None, started.elapsed()));
+        outcome.with_context(|| format!("{name} failed"))
+    }
+
+    fn tests(&mut self, pass: &Pass) -> Result<bool> {
+        let started = Instant::now();
+        let (counts, is_green) = pass.run()?;
+        if counts == Counts::default() && is_green {
+            return Ok(true); // a binary without tests is not worth a row
+        }
+        self.totals.add(counts);
+        self.rows
+            .push((pass.name.clone(), Some(counts), started.elapsed()));
+        if !is_green && counts.failed == 0 {
+            println!("{} ended early", pass.name);
+        }
+        Ok(is_green)
+    }
+
+    fn text(&self) -> String {
+        let width = self
+            .rows
+            .iter()
+            .map(|(name, ..)| name.len())
+            .max()
+            .unwrap_or(0);
+        let total: Duration = self.rows.iter().map(|(.., took)| *took).sum();
+        let row = |name: &str, counts: Option<Counts>, took: Duration| {
+            let [tests, left] = match counts {
+                Some(it) => [it.passed + it.failed, it.ignored].map(|count| count.to_string()),
+                None => [String::new(), String::new()],
+            };
+            format!(
+                "{name:width$}  {tests:>5}  {left:>7}  {:>7.1}\n",
+                took.as_secs_f64()
+            )
+        };
+        let mut text = format!("{:width$}  tests  ignored  seconds\n", "step");
+        for (name, counts, took) in &self.rows {
+            text += &row(name, *counts, *took);
+        }
+        text + &row("total", Some(self.totals), total)
+    }
+}
+
+/// Compares the generated docs with what would be written, or writes them.
+pub fn docs(write: bool) -> Result<()> {
+    let mut test =
+        command("test --package tpu-train --lib --quiet -- reference::docs_are_current --exact");
+    if write {
+        test.env("TT_WRITE_DOCS", "1");
+    }
+    if run(&mut test).is_err() {
+        bail!("docs/configuration.md or docs/config.schema.json is not current: cargo xtask docs");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_harness_is_read_as_it_counts() {
+        let line = "test result: FAILED. 12 passed; 3 failed; 1 ignored; 0 measured; 4 filtered out; finished in 0.05s";
+        let counts = Counts {
+            passed: 12,
+            failed: 3,
+            ignored: 1,
+        };
+        assert_eq!(Counts::parse(line), Some(counts));
+        assert_eq!(Counts::parse("test a::b ... ok"), None);
+        assert_eq!(
+            counts.closing_line(),
+            "tests: 12 passed, 3 failed, 1 skipped"
+        );
+    }
+
+    #[test]
+    fn the_table_adds_up() {
+        let mut table = Table::default();
+        table
+            .rows
+            .push(("lints".into(), None, Duration::from_millis(1500)));
+        let counts = Counts {
+            passed: 7,
+            failed: 0,
+            ignored: 2,
+        };
+        table
+            .rows
+            .push(("tt-cpu lib".into(), Some(counts), Duration::from_secs(3)));
+        table.totals = counts;
+        assert_eq!(
+            table.text(),
+            "step        tests  ignored  seconds\n\
+             lints                           1.5\n\
+             tt-cpu lib      7        2      3.0\n\
+             total           7        2      4.5\n"
+        );
+    }
+}
