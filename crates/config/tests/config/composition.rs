@@ -1,12 +1,11 @@
 //! What composition offers beyond Hydra's recorded cases: TOML, origins, leniency, Hydra's own
 //! settings, and what it tells about itself.
 
-mod support;
-
 use schemars::JsonSchema;
 use serde::Deserialize;
-use support::Tree;
 use tt_config::{Composition, Missing, Node, Ordered, Part, Value};
+
+use crate::support::Tree;
 
 const YAML_TREE: &[(&str, &str)] = &[
     (

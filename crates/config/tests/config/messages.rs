@@ -1,16 +1,15 @@
 //! The text of every error message, as the user sees it.
 //!
-//! Each case has its expected text in `tests/snapshots`. After a deliberate change, run with
+//! Each case has its expected text in `tests/config/snapshots`. After a deliberate change, run with
 //! `TT_UPDATE_SNAPSHOTS=1` and read the difference.
-
-mod support;
 
 use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use support::Tree;
 use tt_config::{Composition, Diagnostics, Entry, Missing, Section, Table};
+
+use crate::support::Tree;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -101,7 +100,7 @@ fn check(
 
 fn compare(name: &str, text: &str) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/snapshots")
+        .join("tests/config/snapshots")
         .join(format!("{name}.txt"));
     let text = format!("{text}\n");
     if std::env::var_os("TT_UPDATE_SNAPSHOTS").is_some() {
