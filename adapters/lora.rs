@@ -171,9 +171,10 @@ impl Lora {
     /// What the product is multiplied by.
     pub fn scale(&self) -> f64 {
         let r = self.config.r as f64;
-        match self.config.use_rslora {
-            true => self.config.lora_alpha / r.sqrt(),
-            false => self.config.lora_alpha / r,
+        if self.config.use_rslora {
+            self.config.lora_alpha / r.sqrt()
+        } else {
+            self.config.lora_alpha / r
         }
     }
 

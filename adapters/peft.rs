@@ -102,13 +102,14 @@ impl Lora {
         let mut short: Vec<_> = paths().map(name).collect();
         short.sort_unstable();
         short.dedup();
-        match self
+        if self
             .others()
             .iter()
             .any(|other| short.contains(&name(other)))
         {
-            true => paths().map(str::to_owned).collect(),
-            false => short,
+            paths().map(str::to_owned).collect()
+        } else {
+            short
         }
     }
 
@@ -122,9 +123,10 @@ impl Lora {
 }
 
 fn integer_if_whole(value: f64) -> Value {
-    match value.fract() == 0.0 && value.abs() < 1e15 {
-        true => json!(value as i64),
-        false => json!(value),
+    if value.fract() == 0.0 && value.abs() < 1e15 {
+        json!(value as i64)
+    } else {
+        json!(value)
     }
 }
 

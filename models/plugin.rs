@@ -111,9 +111,10 @@ fn agrees_with_command_line<C: Serialize>(
             _ => {}
         }
     }
-    match problems.is_empty() {
-        true => Ok(()),
-        false => Err(problems),
+    if problems.is_empty() {
+        Ok(())
+    } else {
+        Err(problems)
     }
 }
 

@@ -325,9 +325,10 @@ impl Optimizer for Adafactor {
                     (rate, (c.weight_decay > 0.0).then_some(decay))
                 }
                 Form::Transformers(c) => {
-                    let rate = match c.scale_parameter {
-                        true => at_least(&rms(&value)?, c.eps[1])?.affine(context.lr, 0.0)?,
-                        false => Tensor::full(context.lr as f32, (), value.device())?,
+                    let rate = if c.scale_parameter {
+                        at_least(&rms(&value)?, c.eps[1])?.affine(context.lr, 0.0)?
+                    } else {
+                        Tensor::full(context.lr as f32, (), value.device())?
                     };
                     let decay = rate.affine(c.weight_decay, 0.0)?;
                     (rate, (c.weight_decay > 0.0).then_some(decay))

@@ -64,9 +64,10 @@ pub(crate) fn default_eps() -> f64 {
 
 /// The state of Adam in all its forms.
 pub(crate) fn state_names(amsgrad: bool) -> &'static [&'static str] {
-    match amsgrad {
-        true => &["exp_avg", "exp_avg_sq", "max_exp_avg_sq"],
-        false => &["exp_avg", "exp_avg_sq"],
+    if amsgrad {
+        &["exp_avg", "exp_avg_sq", "max_exp_avg_sq"]
+    } else {
+        &["exp_avg", "exp_avg_sq"]
     }
 }
 

@@ -33,7 +33,7 @@ mod metrics;
 mod muon;
 mod rmsprop;
 mod schedule;
-mod schedules;
+mod schedule_shapes;
 mod sgd;
 mod state;
 
@@ -52,7 +52,7 @@ pub use lion::{Lion, LionConfig};
 pub use muon::{AdjustLr, Muon, MuonAdamWConfig, MuonConfig, NewtonSchulzDtype};
 pub use rmsprop::{RmsProp, RmsPropConfig};
 pub use schedule::{Schedule, ScheduleConfig, ScheduleError, SchedulePlan, Warmup};
-pub use schedules::{
+pub use schedule_shapes::{
     CosineOptions, Curve, InverseSqrtOptions, MinLrOptions, PolynomialOptions, ReadShape,
     RestartsOptions, SCHEDULES, Shape, StableOptions, WarmupMinLrOptions,
 };

@@ -269,9 +269,10 @@ impl Optimizer for Muon {
             let momentum = &mut entry.momentum;
             let old = std::mem::replace(momentum, context.grad_scale.clone());
             *momentum = fused::combine(old, mu, Some((1.0 - mu, &grad)), false)?;
-            let update = match config.nesterov {
-                true => fused::combine(grad, 1.0 - mu, Some((mu, &*momentum)), false)?,
-                false => momentum.clone(),
+            let update = if config.nesterov {
+                fused::combine(grad, 1.0 - mu, Some((mu, &*momentum)), false)?
+            } else {
+                momentum.clone()
             };
             let update = orthogonalised(update, config)?;
             let [rows, cols] = update.dims_of("muon")?;

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tt_config::{Diagnostics, Section};
 
-use crate::schedules::{self, Shape};
+use crate::schedule_shapes::{self, Shape};
 
 /// `trainer.lr_scheduler`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -78,7 +78,7 @@ impl SchedulePlan {
     /// Reads `trainer.lr_scheduler`, or another section of that form.
     pub fn read(section: &Section<'_>) -> Result<Self, Diagnostics> {
         let config: ScheduleConfig = section.extract()?;
-        let table = schedules::SCHEDULES;
+        let table = schedule_shapes::SCHEDULES;
         let entry = table.choose(section)?;
         let kwargs = section.section("kwargs").describe(table.subject(entry));
         let shape = (entry.build)(&kwargs)?;
@@ -259,7 +259,7 @@ pub(crate) fn above(floor: f64, factor: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schedules::CosineOptions;
+    use crate::schedule_shapes::CosineOptions;
 
     fn cosine_with(warmup: Warmup, min_lr_ratio: f64) -> SchedulePlan {
         let options = CosineOptions {
@@ -311,7 +311,7 @@ mod tests {
             (None, [0.25, 1.0, 0.991_353_376_181_453_7, 0.1]),
             (Some(0.4), [0.4, 1.0, 0.991_353_376_181_453_7, 0.1]),
         ] {
-            let options = crate::schedules::MinLrOptions {
+            let options = crate::schedule_shapes::MinLrOptions {
                 num_cycles: 0.5,
                 min_lr: None,
                 min_lr_rate: Some(0.1),

@@ -41,13 +41,14 @@ impl Trainer for LMTrainer {
     fn loss(&self, fwd: &Forward, model: &dyn Model, batch: &DeviceBatch) -> Result<Loss> {
         let hidden = model.hidden_states(fwd, &batch.input)?; // [B, T, hidden]
         // Smoothing and z-loss shape the gradient; validation reports the plain cross-entropy.
-        let params = match fwd.is_training() {
-            true => self.cross_entropy,
-            false => CrossEntropyParams {
+        let params = if fwd.is_training() {
+            self.cross_entropy
+        } else {
+            CrossEntropyParams {
                 label_smoothing: 0.0,
                 z_loss: 0.0,
                 ..self.cross_entropy
-            },
+            }
         };
         let head = model.head(fwd)?;
         let loss = fused::linear_cross_entropy(&hidden, &head, &batch.targets, params)?;

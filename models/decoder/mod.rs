@@ -235,9 +235,10 @@ impl<C: Architecture> Model for Decoder<C> {
     }
 
     fn head(&self, fwd: &Forward) -> Result<Tensor> {
-        Ok(match self.config.decoder().tie_word_embeddings {
-            true => self.embed_tokens.weight(fwd)?,
-            false => fwd.param(&ModulePath::root(), "lm_head.weight")?,
+        Ok(if self.config.decoder().tie_word_embeddings {
+            self.embed_tokens.weight(fwd)?
+        } else {
+            fwd.param(&ModulePath::root(), "lm_head.weight")?
         })
     }
 

@@ -46,9 +46,10 @@ fn batch(tensors: &Tensors) -> Batch {
         } else {
             mask
         },
-        position_ids: match packed {
-            true => unsigned(integers("position_ids")),
-            false => (0..rows).flat_map(|_| 0..seq_len as u32).collect(),
+        position_ids: if packed {
+            unsigned(integers("position_ids"))
+        } else {
+            (0..rows).flat_map(|_| 0..seq_len as u32).collect()
         },
         labels,
         ..Batch::default()
