@@ -4,6 +4,8 @@
 //! `kernels/device.h`, that carries the emulator's SONAME; when the module is loaded, the emulator itself is there
 //! under that name. Without a C compiler, or not on x86-64 Linux, the module is empty and a text says why, which is
 //! what a user of `device=tpu` then reads.
+//!
+//! `emulator/pollers.c` is a library of its own, loaded before the emulator.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,13 +16,16 @@ const SONAME: &str = "libtpuv7_emulator.so";
 
 fn main() {
     println!("cargo:rerun-if-changed=kernels");
+    println!("cargo:rerun-if-changed=emulator");
     let out_dir = PathBuf::from(env::var_os("OUT_DIR").expect("set by cargo"));
-    let module = out_dir.join("kernels.so");
-    let why_none = match compile(&out_dir, &module) {
+    let [module, pollers] = ["kernels.so", "pollers.so"].map(|name| out_dir.join(name));
+    let why_none = match compile(&out_dir, &module, &pollers) {
         Ok(()) => String::new(),
         Err(why) => {
             println!("cargo:warning=no TPU kernels in this build: {why}");
-            fs::write(&module, []).expect("OUT_DIR can be written");
+            for library in [&module, &pollers] {
+                fs::write(library, []).expect("OUT_DIR can be written");
+            }
             why
         }
     };
@@ -28,7 +33,7 @@ fn main() {
     fs::write(reason, why_none).expect("OUT_DIR can be written");
 }
 
-fn compile(out_dir: &Path, module: &Path) -> Result<(), String> {
+fn compile(out_dir: &Path, module: &Path, pollers: &Path) -> Result<(), String> {
     let target = env::var("TARGET").expect("set by cargo");
     if !(target.starts_with("x86_64") && target.contains("linux")) {
         return Err(format!(
@@ -48,6 +53,7 @@ fn compile(out_dir: &Path, module: &Path) -> Result<(), String> {
     let library = |output: &Path| {
         let mut command = Command::new(compiler.path());
         command.args(["-O2", "-fPIC", "-shared", "-std=gnu11"]);
+        command.args(["-Wall", "-Wextra"]);
         command.arg("-o").arg(output);
         command
     };
@@ -61,9 +67,10 @@ fn compile(out_dir: &Path, module: &Path) -> Result<(), String> {
         .collect();
     sources.sort();
     let mut link = library(module);
-    link.args(["-Wall", "-Wextra", "-Wno-unused-function", "-DEMULATOR"]);
+    link.args(["-Wno-unused-function", "-DEMULATOR"]);
     link.args(&sources).arg("-L").arg(out_dir);
-    run(link.args([format!("-l:{SONAME}").as_str(), "-lm", "-Wl,--no-undefined"]))
+    run(link.args([format!("-l:{SONAME}").as_str(), "-lm", "-Wl,--no-undefined"]))?;
+    run(library(pollers).args(["emulator/pollers.c", "-ldl"]))
 }
 
 /// The functions that a header declares: the identifiers with the device's prefix before an opening bracket.

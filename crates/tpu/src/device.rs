@@ -23,7 +23,7 @@ use crate::plant::{self, Plant, PlantedAssert, PlantedHang};
 use crate::sdk::{Sdk, SdkKind};
 use crate::storage::TpuStorage;
 use crate::sys::{self, DevicePtr};
-use crate::{module, ops};
+use crate::{module, ops, pollers};
 
 /// Cores of a BM1690; what a launch asks for. The runtime gives as many as it has.
 pub(crate) const CORES: u64 = 8;
@@ -328,6 +328,7 @@ impl Inner {
         };
         let flight = Arc::new(flight);
         let opening = flight.waiting(Wait::Opening);
+        pollers::let_rest(workdir);
         let runtime = sys::Runtime::load(&sdk.runtime())?;
         let (mut stream, mut mark) = (null_mut(), null_mut());
         // SAFETY: the order that the runtime asks for; the pointers are written once.
@@ -570,6 +571,12 @@ fn set_environment(sdk: &Sdk, options: &Options, workdir: &Path) {
     if let Some(cores) = options.cores {
         set("TPU_RT_CORE_NUM", cores.to_string().as_ref());
     }
+    // Each core has a team of OpenMP threads, as many as the machine has cores, that spin when they have nothing to do and take
+    // the time from one another. Together they are as many as the machine has, and they sleep.
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let a_team = threads / options.cores.unwrap_or(CORES as usize).max(1);
+    set("OMP_NUM_THREADS", a_team.max(1).to_string().as_ref());
+    set("OMP_WAIT_POLICY", "passive".as_ref());
     let memory_bytes = options.memory_bytes.unwrap_or(DEFAULT_MEMORY_BYTES);
     let emulated = memory_bytes.saturating_add(FIRST_ADDRESS);
     set(EMULATED_BYTES, emulated.to_string().as_ref());

@@ -14,6 +14,7 @@ mod launch;
 mod module;
 mod ops;
 mod plant;
+mod pollers;
 pub mod sdk;
 mod storage;
 pub mod streams;
