@@ -1,15 +1,15 @@
-//! A device without room. A test binary of its own: it takes all memory.
+//! A device without room. The test takes all memory.
 
-mod common;
-
+use crate::alone;
+use crate::common::{device, upload};
 use candle_core::backend::BackendStorage;
 use candle_core::scalar::Scalar;
 use candle_core::{CpuStorage, DType, Layout};
-use common::{device, upload};
 use tt_tpu::Error;
 
 #[test]
 fn memory_that_is_not_there_is_an_error_and_all_that_was_given_is() {
+    let _alone = alone();
     let Some(device) = device() else { return };
     const CHUNK: usize = 256 << 20;
     let mut chunks = Vec::new();

@@ -1,10 +1,8 @@
 //! The gated activation and its gradients against the plain definition in f64.
 
-mod common;
-
+use crate::common::*;
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, DType, Layout};
-use common::*;
 use tt_cpu::{FusedOps, reference};
 use tt_tpu::TpuStorage;
 

@@ -1,7 +1,5 @@
 //! A checkpoint of ours, loaded by candle-transformers, gives our logits.
 
-mod common;
-
 use candle_core::{DType, Tensor as CandleTensor};
 use candle_nn::VarBuilder;
 use candle_transformers::models::qwen2::{Config, ModelForCausalLM};
@@ -14,8 +12,10 @@ use tt_train::load_params;
 #[test]
 fn candle_transformers_gives_our_logits_for_our_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
-    let job = common::job(3).prepare().unwrap();
-    let outcome = job.run(dir.path(), common::metrics(dir.path())).unwrap();
+    let job = crate::common::job(3).prepare().unwrap();
+    let outcome = job
+        .run(dir.path(), crate::common::metrics(dir.path()))
+        .unwrap();
     let checkpoint = Checkpoint::open(&outcome.checkpoint).unwrap();
 
     let config = checkpoint.config().unwrap();

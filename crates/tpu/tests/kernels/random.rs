@@ -1,10 +1,8 @@
 //! Dropout keeps the elements that the CPU keeps.
 
-mod common;
-
+use crate::common::{device, fallbacks, launches, stored, upload, widened};
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, DType, Layout};
-use common::{device, fallbacks, launches, stored, upload, widened};
 use tt_cpu::{FusedOps, RngKey};
 use tt_tpu::TpuStorage;
 

@@ -1,11 +1,9 @@
 //! Reductions against candle's and ours on the CPU.
 
-mod common;
-
+use crate::common::{device, fallbacks, launches, numbers, stored, unit_roundoff, upload, widened};
 use candle_core::backend::BackendStorage;
 use candle_core::op::ReduceOp;
 use candle_core::{CpuStorage, DType, Layout};
-use common::{device, fallbacks, launches, numbers, stored, unit_roundoff, upload, widened};
 use tt_cpu::{FusedOps, Write};
 
 fn close(ours: &[f32], truth: &[f32], scale: f32, tolerance: f32, what: &str) {

@@ -1,10 +1,8 @@
 //! RMS normalisation and rotary embedding against the CPU's.
 
-mod common;
-
+use crate::common::{device, fallbacks, launches, numbers, stored, unit_roundoff, upload, widened};
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, DType, Layout};
-use common::{device, fallbacks, launches, numbers, stored, unit_roundoff, upload, widened};
 use tt_cpu::{FusedOps, Write};
 use tt_tpu::TpuStorage;
 

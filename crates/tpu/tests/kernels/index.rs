@@ -1,12 +1,10 @@
 //! Rows and elements by index, against candle's and ours on the CPU.
 
-mod common;
-
-use candle_core::backend::BackendStorage;
-use candle_core::{CpuStorage, DType, Layout};
-use common::{
+use crate::common::{
     device, fallbacks, launches, numbers, stored, unit_roundoff, upload, values, widened,
 };
+use candle_core::backend::BackendStorage;
+use candle_core::{CpuStorage, DType, Layout};
 use tt_cpu::FusedOps;
 use tt_tpu::TpuStorage;
 

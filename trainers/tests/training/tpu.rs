@@ -1,8 +1,4 @@
 //! A training step on the TPU: nothing goes back and forth, and the numbers are those of the CPU.
-//!
-//! A test binary of its own with a single test: the device's counters are those of the whole process.
-
-mod common;
 
 use std::sync::mpsc::{Sender, channel};
 
@@ -43,7 +39,7 @@ impl Sink for PerStep {
 
 fn run(device: Device, max_steps: u64) -> Vec<(f32, Option<Counts>)> {
     let dir = tempfile::tempdir().unwrap();
-    let job = common::job_on(device, max_steps).prepare().unwrap();
+    let job = crate::common::job_on(device, max_steps).prepare().unwrap();
     let (sender, steps) = channel();
     let device = match device {
         Device::Tpu(tpu) => Some(tpu),
@@ -53,7 +49,7 @@ fn run(device: Device, max_steps: u64) -> Vec<(f32, Option<Counts>)> {
         device,
         steps: sender,
     };
-    job.run(dir.path(), common::metrics(dir.path()).with(sink))
+    job.run(dir.path(), crate::common::metrics(dir.path()).with(sink))
         .unwrap();
     steps.iter().collect()
 }

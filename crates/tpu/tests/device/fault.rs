@@ -1,13 +1,13 @@
-//! What a kernel finds wrong is an error of the next read. A test binary of its own: a fault stays.
+//! What a kernel finds wrong is an error of the next read. It is one for whoever waits first, so no other test may.
 
-mod common;
-
+use crate::alone;
+use crate::common::{device, upload};
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, Layout};
-use common::{device, upload};
 
 #[test]
 fn an_index_out_of_range_is_an_error_of_the_next_read() {
+    let _alone = alone();
     let Some(device) = device() else { return };
     let x = upload(device, &CpuStorage::F32(vec![1.0; 12]));
     let layout = Layout::contiguous((4, 3));

@@ -1,7 +1,5 @@
 //! Steps that are not applied: what is found out about them, that they leave no trace, and that a resume agrees.
 
-mod common;
-
 use std::path::Path;
 
 use serde_json::Value;
@@ -60,7 +58,7 @@ impl Trainer for Faulty {
 
 /// The third row of the second micro-batch of `step`.
 fn faulty(fault: Fault, step: usize) -> Box<dyn Trainer> {
-    let data = common::job(1).data;
+    let data = crate::common::job(1).data;
     let mut batches = data.train(None).unwrap();
     let mut batch = None;
     for _ in 0..2 * step {
@@ -76,15 +74,15 @@ fn faulty(fault: Fault, step: usize) -> Box<dyn Trainer> {
 }
 
 fn job(max_steps: u64, fault: Fault) -> TrainJob {
-    let mut job = common::job(max_steps);
+    let mut job = crate::common::job(max_steps);
     job.trainer = faulty(fault, 3);
     // The same rates however far it is to go.
-    job.optimizers = common::optimizers(&job.params, 9);
+    job.optimizers = crate::common::optimizers(&job.params, 9);
     job
 }
 
 fn run(job: TrainJob, dir: &Path) -> Result<Outcome> {
-    job.prepare()?.run(dir, common::metrics(dir))
+    job.prepare()?.run(dir, crate::common::metrics(dir))
 }
 
 /// Goes on from the newest checkpoint in `dir`.
@@ -97,7 +95,7 @@ fn resumed(mut job: TrainJob, dir: &Path) -> TrainJob {
     job.params
         .clone_from(&load_params(&*job.model, &weights, Device::Cpu).unwrap());
     // The optimizer holds the parameters that it was made for.
-    job.optimizers = common::optimizers(&job.params, 9);
+    job.optimizers = crate::common::optimizers(&job.params, 9);
     job.resume = Some(checkpoint);
     job
 }
@@ -151,7 +149,7 @@ fn the_batch_of_a_bad_step_is_kept_with_a_report() {
     let dump = bad.dump.unwrap();
     assert_eq!(dump, dir.path().join("bad_steps/step-00000003"));
 
-    let mut batches = common::job(1).data.train(None).unwrap();
+    let mut batches = crate::common::job(1).data.train(None).unwrap();
     let expected: Vec<u32> = (0..6)
         .map(|_| batches.next_batch().unwrap().unwrap())
         .skip(4)
@@ -184,7 +182,11 @@ fn the_batch_of_a_bad_step_is_kept_with_a_report() {
         .split_once("--- micro-batch 1, row 2 (found): ")
         .unwrap();
     let shown = found.lines().nth(1).unwrap();
-    let decoded = common::job(1).data.tokenizer().decode(&ids[6]).unwrap();
+    let decoded = crate::common::job(1)
+        .data
+        .tokenizer()
+        .decode(&ids[6])
+        .unwrap();
     assert!(decoded.starts_with(shown), "{shown:?} of {decoded:?}");
 }
 
@@ -204,7 +206,7 @@ fn a_gradient_that_is_not_finite_names_its_weight() {
 #[test]
 fn an_output_that_is_not_finite_names_its_module() {
     let dir = tempfile::tempdir().unwrap();
-    let job = common::job(9);
+    let job = crate::common::job(9);
     // Each is finite, their product is not.
     for name in ["gate_proj", "up_proj"] {
         let weight = format!("model.layers.1.mlp.{name}.weight");
@@ -226,7 +228,7 @@ fn an_output_that_is_not_finite_names_its_module() {
 #[test]
 fn a_weight_that_was_not_finite_is_to_blame_itself() {
     let dir = tempfile::tempdir().unwrap();
-    let job = common::job(9);
+    let job = crate::common::job(9);
     let weight = job.params.get("model.layers.0.mlp.up_proj.weight").unwrap();
     let mut values = weight.value().to_vec::<f32>().unwrap();
     values[7] = f32::NEG_INFINITY;
@@ -323,7 +325,7 @@ fn a_stopped_run_goes_on_past_the_batch_once_it_may_skip() {
 #[test]
 fn too_many_skips_in_a_row_stop_the_run() {
     let dir = tempfile::tempdir().unwrap();
-    let mut job = skipping(common::job(9));
+    let mut job = skipping(crate::common::job(9));
     job.config.bad_steps.max_consecutive = 2;
     let weight = job.params.get("model.norm.weight").unwrap();
     weight
@@ -335,7 +337,7 @@ fn too_many_skips_in_a_row_stop_the_run() {
 }
 
 fn training(guard: StepGuard) -> Training {
-    let job = common::job(9);
+    let job = crate::common::job(9);
     let (seed, device) = (Seed::new(1), Device::Cpu);
     let mut training = Training::new(job.model, job.params, job.optimizers, seed, device);
     training.clipping.max_norm = Some(1.0);
@@ -353,7 +355,7 @@ fn values(training: &Training) -> Vec<Vec<f32>> {
 
 #[test]
 fn scaling_the_loss_changes_no_bit_where_nothing_overflows() {
-    let mut batches = common::job(1).data.train(None).unwrap();
+    let mut batches = crate::common::job(1).data.train(None).unwrap();
     let mut plain = training(StepGuard::default());
     let scaling = StepGuard::default().with_loss_scale(&LossScaleConfig::default());
     let mut scaled = training(scaling);
@@ -369,7 +371,7 @@ fn scaling_the_loss_changes_no_bit_where_nothing_overflows() {
 
 #[test]
 fn an_overflow_halves_the_loss_scale_and_leaves_the_weights_alone() {
-    let mut batches = common::job(1).data.train(None).unwrap();
+    let mut batches = crate::common::job(1).data.train(None).unwrap();
     let config = LossScaleConfig {
         growth_interval: 2,
         ..LossScaleConfig::default()

@@ -2,11 +2,7 @@
 //!
 //! The test measures every operation against the CPU's f32 result on the same operands and fails if an error is more than
 //! twice what the page says, or if the page lists other operations. `TT_WRITE_DOCS=1` writes it.
-//!
-//! A test binary of its own with a single test: the device's counters are those of the whole process.
 
-#[path = "../common/mod.rs"]
-mod common;
 mod ops;
 mod step;
 
@@ -159,7 +155,7 @@ fn the_page_on_support_is_current() {
             .filter(|line| line.starts_with("| ") && line.matches('|').count() == 9)
             .skip(2)
             .collect();
-        let advice = "`TT_WRITE_DOCS=1 cargo test -p tt-trainers --test tpu_support` writes docs/tpu-support.md";
+        let advice = "`TT_WRITE_DOCS=1 cargo test -p tt-trainers --test training tpu_support` writes docs/tpu-support.md";
         assert_eq!(written.len(), rows.len(), "{advice}");
         for (written, measured) in written.iter().zip(&rows) {
             compare(written, measured).unwrap_or_else(|why| panic!("{why}; {advice}"));

@@ -1,9 +1,7 @@
 //! Steps of every rule against the CPU's.
 
-mod common;
-
+use crate::common::{device, fallbacks, launches, numbers, stored, upload, values, widened};
 use candle_core::{CpuStorage, DType, Layout};
-use common::{device, fallbacks, launches, numbers, stored, upload, values, widened};
 use tt_cpu::{AdamParams, FusedOps, UpdateRule};
 use tt_tpu::TpuStorage;
 

@@ -1,12 +1,10 @@
 //! Attention on the device, forward and backward, against the plain definition in f64 and against the CPU's kernels.
 
-mod common;
-
 use std::hash::{Hash, Hasher};
 
+use crate::common::*;
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, DType, Layout, Result};
-use common::*;
 use tt_cpu::{AttentionParams, FusedOps, reference};
 use tt_tpu::{TpuDevice, TpuStorage};
 
@@ -451,7 +449,7 @@ fn wrong_operands_are_errors() {
 fn results_do_not_depend_on_the_number_of_cores() -> Result<()> {
     const CORES: &str = "TPU_RT_CORE_NUM";
     const MARK: &str = "the results are ";
-    let name = "results_do_not_depend_on_the_number_of_cores";
+    let name = "attention::results_do_not_depend_on_the_number_of_cores";
     let Some(device) = device() else {
         return Ok(());
     };

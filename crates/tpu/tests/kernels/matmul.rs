@@ -1,12 +1,10 @@
 //! Products against f64.
 
-mod common;
-
 use std::hash::{Hash, Hasher};
 
+use crate::common::{device, fallbacks, launches, numbers, stored, unit_roundoff, upload, widened};
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, DType, Layout};
-use common::{device, fallbacks, launches, numbers, stored, unit_roundoff, upload, widened};
 use tt_cpu::{FusedOps, Write, reference};
 use tt_tpu::TpuStorage;
 
@@ -180,7 +178,7 @@ fn what_is_not_finite_stays_so() {
     }
 }
 
-/// `cargo test -p tt-tpu --test matmul speed -- --ignored --nocapture`
+/// `cargo test -p tt-tpu --test kernels matmul::speed -- --ignored --nocapture`
 #[test]
 #[ignore = "a measurement"]
 fn speed() {
@@ -227,7 +225,10 @@ fn products_do_not_depend_on_the_number_of_cores() {
     }
     let checksum = |cores: &str| {
         let output = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "products_do_not_depend_on_the_number_of_cores"])
+            .args([
+                "--exact",
+                "matmul::products_do_not_depend_on_the_number_of_cores",
+            ])
             .arg("--nocapture")
             .env("MATMUL_CHECKSUM", "")
             .env("TPU_RT_CORE_NUM", cores)

@@ -1,12 +1,10 @@
 //! The language-model loss and its gradients against the CPU's.
 
-mod common;
-
-use candle_core::backend::BackendStorage;
-use candle_core::{CpuStorage, DType, Layout};
-use common::{
+use crate::common::{
     device, fallbacks, launches, numbers, relative_l2, stored, unit_roundoff, upload, wide, widened,
 };
+use candle_core::backend::BackendStorage;
+use candle_core::{CpuStorage, DType, Layout};
 use tt_cpu::{CrossEntropyParams, FusedOps};
 use tt_tpu::TpuStorage;
 

@@ -1,11 +1,9 @@
 //! Copies between layouts, against candle's on the CPU.
 
-mod common;
-
+use crate::common::{device, fallbacks, launches, upload};
 use candle_core::backend::BackendStorage;
 use candle_core::scalar::Scalar;
 use candle_core::{CpuStorage, DType, Layout};
-use common::{device, fallbacks, launches, upload};
 
 /// Numbers that tell elements apart in any dtype.
 fn numbers(dtype: DType, len: usize) -> CpuStorage {

@@ -1,11 +1,11 @@
 //! What C prints goes to the log, what Rust prints does not.
 //!
-//! A test program of its own, since a redirection is for the whole process.
-
-#![cfg(target_env = "gnu")]
+//! A redirection is for the whole process, so nothing else may print there.
 
 use std::ffi::{c_char, c_int};
 use std::fs::{self, File};
+
+use crate::alone;
 
 unsafe extern "C" {
     fn puts(text: *const c_char) -> c_int;
@@ -14,6 +14,7 @@ unsafe extern "C" {
 
 #[test]
 fn what_c_prints_goes_to_the_log_at_once() {
+    let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
     let path = |name| folder.path().join(name);
     let open = |name| {

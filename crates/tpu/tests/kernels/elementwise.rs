@@ -1,11 +1,9 @@
 //! Element-wise operations against candle's and ours on the CPU.
 
-mod common;
-
+use crate::common::{device, fallbacks, launches, stored, upload, values, widened};
 use candle_core::backend::BackendStorage;
 use candle_core::op::{self, CmpOp, UnaryOpT};
 use candle_core::{CpuStorage, DType, Layout};
-use common::{device, fallbacks, launches, stored, upload, values, widened};
 use tt_cpu::FusedOps;
 use tt_tpu::{TpuDevice, TpuStorage};
 
@@ -46,7 +44,7 @@ fn unary_from<B: UnaryOpT>(device: TpuDevice, x: &[f32], tolerance: f32, floor: 
         let truth = widened(&stored(dtype, widened(&exact)));
         let ours = upload(device, &stored(dtype, x.to_vec()));
         let ours = values(&ours.unary_impl::<B>(&layout).unwrap());
-        let roundoff = common::unit_roundoff(dtype) as f32;
+        let roundoff = crate::common::unit_roundoff(dtype) as f32;
         let tolerance = if dtype == DType::F32 {
             tolerance
         } else {

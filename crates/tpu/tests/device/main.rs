@@ -1,0 +1,17 @@
+//! What the device does to a whole process: a fault, a full memory, its output. These tests take turns.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod fault;
+mod memory;
+#[cfg(target_env = "gnu")]
+mod streams;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Held by a test that must not meet another.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
