@@ -230,7 +230,7 @@ fn check_state(name: &str, optimizer: &dyn Optimizer, reference: &Tensors) {
 
 macro_rules! golden_optim {
     ($($test:ident: $case:literal;)*) => {
-        $(on_each_device! { fn $test(device) { check($case, device); } })*
+        $(on_each_device! { #[full_on_tpu] fn $test(device) { check($case, device); } })*
 
         #[test]
         fn golden_optim_has_a_test_for_every_case() {

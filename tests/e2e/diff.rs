@@ -409,6 +409,7 @@ fn on_tpu(skipped: Option<&str>, more: &[&str]) -> Option<Finished> {
 }
 
 #[test]
+#[ignore = "for cargo xtask check --full"]
 fn the_tpu_computes_what_the_cpu_computes() {
     for precision in ["precision=f32", "precision=bf16"] {
         let Some(finished) = on_tpu(None, &[precision]) else {
@@ -422,6 +423,7 @@ fn the_tpu_computes_what_the_cpu_computes() {
 }
 
 #[test]
+#[ignore = "for cargo xtask check --full"]
 fn a_kernel_that_does_nothing_is_named_by_where_it_is_used() {
     // The gradient of the values is the first that is made of what `attention_dkv` gives.
     for (kernel, role, projection) in [

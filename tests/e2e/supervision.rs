@@ -129,6 +129,7 @@ fn a_failed_check_in_a_kernel_is_told_with_its_launch_and_the_run_goes_on() {
 }
 
 #[test]
+#[ignore = "for cargo xtask check --full"]
 fn a_hang_is_ended_and_told_with_its_launch() {
     let Some(lab) = Lab::open() else { return };
     let mut running = lab.start_faulty("hang", &[ENDLESS, "device.timeout_seconds=10"]);
@@ -143,6 +144,7 @@ fn a_hang_is_ended_and_told_with_its_launch() {
 }
 
 #[test]
+#[ignore = "for cargo xtask check --full"]
 fn a_worker_that_is_killed_is_told_and_the_run_goes_on() {
     let Some(lab) = Lab::open() else { return };
     let mut running = lab.start(&[ENDLESS]);
@@ -154,6 +156,7 @@ fn a_worker_that_is_killed_is_told_and_the_run_goes_on() {
 }
 
 #[test]
+#[ignore = "for cargo xtask check --full"]
 fn a_worker_dies_with_its_supervisor() {
     let Some(lab) = Lab::open() else { return };
     let mut running = lab.start(&[ENDLESS]);
@@ -174,6 +177,7 @@ fn a_worker_dies_with_its_supervisor() {
 }
 
 #[test]
+#[ignore = "for cargo xtask check --full"]
 fn ctrl_c_saves_and_exits_130() {
     let Some(lab) = Lab::open() else { return };
     let mut running = lab.start(&[ENDLESS]);
@@ -187,6 +191,7 @@ fn ctrl_c_saves_and_exits_130() {
 }
 
 #[test]
+#[ignore = "for cargo xtask check --full"]
 fn sigterm_is_passed_on_and_a_second_ctrl_c_ends_even_a_hang() {
     let Some(lab) = Lab::open() else { return };
     let mut running = lab.start_faulty("hang", &[ENDLESS]);
@@ -210,6 +215,7 @@ fn sigterm_is_passed_on_and_a_second_ctrl_c_ends_even_a_hang() {
 }
 
 #[test]
+#[ignore = "for cargo xtask check --full"]
 fn a_run_restarts_by_itself_and_makes_the_steps_of_one_that_never_failed() {
     let Some(lab) = Lab::open() else { return };
     let steps = &["trainer.max_steps=4", "device.restart.max=2"];
@@ -233,6 +239,7 @@ fn a_run_restarts_by_itself_and_makes_the_steps_of_one_that_never_failed() {
 }
 
 #[test]
+#[ignore = "for cargo xtask check --full"]
 fn a_fault_before_anything_is_saved_is_given_up_after_one_try() {
     let Some(lab) = Lab::open() else { return };
     let mut command = lab.command(&[ENDLESS, "device.restart.max=5"]);

@@ -72,6 +72,7 @@ fn assert_same_curve(run: &RunFolder, reference: &RunFolder, first: u64, rel: f6
 }
 
 #[test]
+#[ignore = "for cargo xtask check --full"]
 fn f32_follows_the_cpu_in_silence_and_checkpoints_go_from_one_to_the_other() {
     let Some(lab) = TpuPlace::open() else { return };
     let (cpu, _) = lab.train("cpu", CPU, &[]);
@@ -94,6 +95,7 @@ fn f32_follows_the_cpu_in_silence_and_checkpoints_go_from_one_to_the_other() {
 }
 
 #[test]
+#[ignore = "for cargo xtask check --full"]
 fn bf16_follows_the_cpu_within_the_bound_of_its_golden_case() {
     let Some(lab) = TpuPlace::open() else { return };
     let golden = include_str!("../golden/bf16/case.json");

@@ -61,9 +61,16 @@ pub fn on_tpu(body: impl FnOnce(Device)) {
 
 /// Defines a module with one test a device, from a body that takes the device:
 /// `on_each_device!(fn name(device) { .. });` gives `name::cpu` and `name::tpu`.
+///
+/// After `#[full_on_tpu]`, which comes first, `name::tpu` is left to `cargo xtask check --full`.
 #[macro_export]
 macro_rules! on_each_device {
-    ($(#[$attr:meta])* fn $name:ident($device:ident) $body:block) => {
+    (#[full_on_tpu] $(#[$attr:meta])* fn $name:ident($device:ident) $body:block) => {
+        $crate::on_each_device!(
+            @define [ignore = "for cargo xtask check --full"] $(#[$attr])* fn $name($device) $body
+        );
+    };
+    (@define [$($of_tpu:meta)?] $(#[$attr:meta])* fn $name:ident($device:ident) $body:block) => {
         $(#[$attr])*
         mod $name {
             use super::*;
@@ -76,9 +83,13 @@ macro_rules! on_each_device {
             }
 
             #[test]
+            $(#[$of_tpu])?
             fn tpu() {
                 $crate::on_tpu(body);
             }
         }
+    };
+    ($(#[$attr:meta])* fn $name:ident($device:ident) $body:block) => {
+        $crate::on_each_device!(@define [] $(#[$attr])* fn $name($device) $body);
     };
 }

@@ -31,12 +31,14 @@ fn golden_qwen2_untied_sharded() {
 }
 
 on_each_device! {
+    #[full_on_tpu]
     fn golden_qwen2_packed(device) {
         check::<Qwen2Config>("qwen2_packed", device);
     }
 }
 
 on_each_device! {
+    #[full_on_tpu]
     fn golden_grad_accumulation(device) {
         check::<Qwen2Config>("grad_accumulation", device);
     }
@@ -58,6 +60,7 @@ fn golden_llama2() {
 }
 
 on_each_device! {
+    #[full_on_tpu]
     fn golden_llama3_rope(device) {
         check::<LlamaConfig>("llama3_rope", device);
     }
@@ -74,6 +77,7 @@ fn golden_qwen3() {
 }
 
 on_each_device! {
+    #[full_on_tpu]
     /// Judged by the distance to the float32 values, of which the case allows three times what torch's autocast has.
     fn golden_bf16(device) {
         let check = Check::open::<Qwen2Config>("bf16", device);

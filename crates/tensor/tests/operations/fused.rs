@@ -205,6 +205,7 @@ on_each_device! {
 }
 
 on_each_device! {
+    #[full_on_tpu]
     fn attention_gradient_matches_its_differences(device) {
         let given = [input("q", &[1, 4, 2, 4], 1), input("k", &[1, 4, 1, 4], 2), input("v", &[1, 4, 1, 4], 3)];
         let options = fused::Attention { causal: true, ..Default::default() };

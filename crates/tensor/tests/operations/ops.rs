@@ -89,6 +89,7 @@ const UNARY: &[Unary] = &[
 ];
 
 on_each_device! {
+    #[full_on_tpu]
     fn unary_operations_match_candle_and_their_differences(device) {
         for (name, ours, reference, positive) in UNARY {
             let mut input = away_from_kinks(15);
@@ -132,6 +133,7 @@ const BINARY: &[Binary] = &[
 ];
 
 on_each_device! {
+    #[full_on_tpu]
     fn binary_operations_broadcast_like_candle_and_match_their_differences(device) {
         let shapes: [(&[usize], &[usize]); 5] =
             [(&[3, 4], &[3, 4]), (&[3, 4], &[4]), (&[3, 1], &[1, 4]), (&[], &[2, 3]), (&[2, 3, 4], &[3, 1])];
@@ -164,6 +166,7 @@ on_each_device! {
 }
 
 on_each_device! {
+    #[full_on_tpu]
     fn matmul_takes_transposed_and_batched_operands(device) {
         let (m, k, n) = (3, 4, 5);
         let inputs = [("a", vec![2, m, k], values(2 * m * k, 1)), ("b", vec![2, n, k], values(2 * n * k, 2))];
@@ -181,6 +184,7 @@ on_each_device! {
 }
 
 on_each_device! {
+    #[full_on_tpu]
     fn indexing_matches_candle_and_its_differences(device) {
         let ids = Tensor::from_slice(&[2u32, 0, 2], 3, device).unwrap();
         let inputs = [("x", vec![4, 3], values(12, 5)), ("source", vec![3, 3], values(9, 6))];

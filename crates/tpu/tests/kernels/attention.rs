@@ -212,6 +212,7 @@ fn check(device: TpuDevice, p: AttentionParams, segments: Ids, dtype: DType) -> 
 }
 
 #[test]
+#[ignore = "for cargo xtask check --full"]
 fn causal_attention_of_odd_lengths_matches_the_reference() -> Result<()> {
     let Some(device) = device() else {
         return Ok(());
@@ -243,6 +244,7 @@ fn query_groups_share_their_key_value_head() -> Result<()> {
 }
 
 #[test]
+#[ignore = "for cargo xtask check --full"]
 fn head_dims_need_not_fill_vectors() -> Result<()> {
     let Some(device) = device() else {
         return Ok(());
@@ -266,6 +268,7 @@ fn head_dims_need_not_fill_vectors() -> Result<()> {
 }
 
 #[test]
+#[ignore = "for cargo xtask check --full"]
 fn full_attention_and_unequal_lengths_match_the_reference() -> Result<()> {
     let Some(device) = device() else {
         return Ok(());
@@ -300,6 +303,7 @@ fn a_window_hides_what_is_far_back() -> Result<()> {
 }
 
 #[test]
+#[ignore = "for cargo xtask check --full"]
 fn segments_do_not_see_each_other() -> Result<()> {
     let Some(device) = device() else {
         return Ok(());
@@ -446,6 +450,7 @@ fn wrong_operands_are_errors() {
 
 /// A process has one device with one number of cores, so this test starts itself again for each.
 #[test]
+#[ignore = "for cargo xtask check --full"]
 fn results_do_not_depend_on_the_number_of_cores() -> Result<()> {
     const CORES: &str = "TPU_RT_CORE_NUM";
     const MARK: &str = "the results are ";

@@ -111,6 +111,7 @@ const PLAIN: CrossEntropyParams = CrossEntropyParams {
 };
 
 #[test]
+#[ignore = "for cargo xtask check --full"]
 fn loss_and_gradients_are_the_cpus() {
     for (rows, dim, vocab) in [(1, 1, 2), (7, 16, 33), (70, 32, 1009), (130, 24, 4096)] {
         for dtype in [DType::F32, DType::BF16, DType::F16] {
@@ -132,11 +133,13 @@ fn label_smoothing_and_z_loss_are_the_cpus() {
 }
 
 #[test]
+#[ignore = "for cargo xtask check --full"]
 fn a_vocabulary_beyond_a_lanes_memory_passes_in_pieces() {
     check(70, 8, 20_011, PLAIN, DType::F32);
 }
 
 #[test]
+#[ignore = "for cargo xtask check --full"]
 fn rows_beyond_a_chunk_are_added_up() {
     // Chunks are of 64 rows here.
     check(100, 2, 40_009, PLAIN, DType::F32);

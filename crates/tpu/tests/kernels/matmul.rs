@@ -73,6 +73,7 @@ fn tolerance(dtype: DType) -> f64 {
 }
 
 #[test]
+#[ignore = "for cargo xtask check --full"]
 fn products_of_odd_sizes_and_all_transposes_are_exact_to_a_rounding_of_f32() {
     if device().is_none() {
         return;
@@ -203,6 +204,7 @@ fn speed() {
 
 /// A process has one device with one number of cores, so this test starts itself again for each.
 #[test]
+#[ignore = "for cargo xtask check --full"]
 fn products_do_not_depend_on_the_number_of_cores() {
     const MARK: &str = "the products are ";
     let Some(device) = device() else { return };
