@@ -1,10 +1,11 @@
-//! What the device does to a whole process: a fault, a full memory, its output. These tests take turns.
+//! What the device does to a whole process: a fault, a full memory, its output, its threads. These tests take turns.
 
 #[path = "../common/mod.rs"]
 mod common;
 
 mod fault;
 mod memory;
+mod pollers;
 #[cfg(target_env = "gnu")]
 mod streams;
 
