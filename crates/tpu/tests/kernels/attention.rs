@@ -212,7 +212,6 @@ fn check(device: TpuDevice, p: AttentionParams, segments: Ids, dtype: DType) -> 
 }
 
 #[test]
-#[ignore = "for cargo xtask check --full"]
 fn causal_attention_of_odd_lengths_matches_the_reference() -> Result<()> {
     let Some(device) = device() else {
         return Ok(());

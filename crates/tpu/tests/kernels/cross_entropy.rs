@@ -111,7 +111,6 @@ const PLAIN: CrossEntropyParams = CrossEntropyParams {
 };
 
 #[test]
-#[ignore = "for cargo xtask check --full"]
 fn loss_and_gradients_are_the_cpus() {
     for (rows, dim, vocab) in [(1, 1, 2), (7, 16, 33), (70, 32, 1009), (130, 24, 4096)] {
         for dtype in [DType::F32, DType::BF16, DType::F16] {

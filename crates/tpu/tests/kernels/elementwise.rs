@@ -187,7 +187,6 @@ fn what_f16_does_not_hold_is_nan_and_the_number_before_it_is_kept() {
 }
 
 #[test]
-#[ignore = "for cargo xtask check --full"]
 fn two_operands_are_combined_and_compared_as_on_the_cpu() {
     let Some(device) = device() else { return };
     for len in [1, 7, 63, 64, 65, 4099, 600_001] {

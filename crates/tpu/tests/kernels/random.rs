@@ -7,7 +7,6 @@ use tt_cpu::{FusedOps, RngKey};
 use tt_tpu::TpuStorage;
 
 #[test]
-#[ignore = "for cargo xtask check --full"]
 fn dropout_keeps_the_elements_that_the_cpu_keeps() {
     let Some(device) = device() else { return };
     let before = launches(device, "dropout");

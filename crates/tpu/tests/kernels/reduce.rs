@@ -85,7 +85,6 @@ fn any_dims_of_any_layout_are_reduced() {
 }
 
 #[test]
-#[ignore = "for cargo xtask check --full"]
 fn rows_of_any_length_are_reduced() {
     for len in [1, 15, 16, 17, 63, 64, 65, 4095, 4097, 20_001] {
         check(&[3, len], &[0, 1], &[1]);

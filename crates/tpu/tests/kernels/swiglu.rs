@@ -14,7 +14,6 @@ fn host(storage: &TpuStorage) -> CpuStorage {
 }
 
 #[test]
-#[ignore = "for cargo xtask check --full"]
 fn the_gate_and_its_gradients_match_their_definition() {
     let Some(device) = device() else { return };
     let before = ["swiglu", "swiglu_backward"].map(|kernel| launches(device, kernel));
