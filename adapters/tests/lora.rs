@@ -135,6 +135,7 @@ on_each_device! {
 }
 
 on_each_device! {
+    #[full_on_tpu]
     fn merged_weights_give_what_the_adapter_gives(device) {
         for (more, scale) in [(json!({}), 2.0), (json!({"use_rslora": true}), 4.0)] {
             let lora = lora(more);
@@ -159,6 +160,7 @@ on_each_device! {
 }
 
 on_each_device! {
+    #[full_on_tpu]
     fn only_the_adapter_and_the_chosen_biases_get_gradients(device) {
         for (bias, expected) in [("none", 2 * 2), ("lora_only", 2 * 3), ("all", 2 * 5)] {
             let (_, params) = adapted(lora(json!({"target_modules": "q_proj", "bias": bias})), device);
@@ -193,6 +195,7 @@ on_each_device! {
 }
 
 on_each_device! {
+    #[full_on_tpu]
     fn dropout_thins_what_the_adapter_reads_while_training(device) {
         let (_, params) = adapted(lora(json!({"lora_dropout": 0.5})), device);
         let hidden = |seed: Option<u64>| {
