@@ -7,6 +7,7 @@ use tt_collators::BuildCollator;
 use tt_config::Entry;
 use tt_models::BuildModel;
 use tt_optimizers::BuildOptimizer;
+use tt_tensor::Isa;
 use tt_train::BuildTrainer;
 
 use crate::cli::{self, Request};
@@ -108,6 +109,7 @@ impl App {
                 Ok(ExitCode::SUCCESS)
             }
             Request::Run(command, args) => {
+                Isa::from_environment().map_err(Failure::request)?;
                 let (config_name, on_device, run) = match command.work {
                     Work::Composed {
                         config_name,

@@ -3,7 +3,7 @@
 use anyhow::Context;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tt_tensor::Device;
+use tt_tensor::{Device, Isa};
 
 use crate::failure::Failure;
 use crate::supervise::worker;
@@ -12,13 +12,16 @@ use crate::supervise::worker;
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct DeviceConfig {
-    /// The kind of device. The keys after `threads` are about a TPU, and without effect on the CPU.
+    /// The kind of device. The keys after `isa` are about a TPU, and without effect on the CPU.
     #[serde(rename = "type")]
     pub(crate) kind: DeviceKind,
     /// Threads of the CPU's kernels; null: as `RAYON_NUM_THREADS` says, or one a core. Results are the same for any
     /// number.
     #[schemars(range(min = 1))]
     pub(crate) threads: Option<usize>,
+    /// The instruction set of the CPU's kernels; null: as `TT_ISA` says, or the best there is. For debugging: a lesser one
+    /// takes the path of processors that have no better one, and rounds products as they do.
+    pub(crate) isa: Option<InstructionSet>,
     /// Cores of the TPU to use; null: all. Results are the same for any number; the emulator is faster with few.
     #[schemars(range(min = 1, max = 8))]
     pub(crate) cores: Option<usize>,
@@ -41,6 +44,7 @@ impl Default for DeviceConfig {
         Self {
             kind: DeviceKind::default(),
             threads: None,
+            isa: None,
             cores: None,
             memory_gb: None,
             fallback: Fallback::default(),
@@ -59,6 +63,30 @@ pub(crate) enum DeviceKind {
     Cpu,
     /// A Sophgo TPU, or the vendor's emulator of one. It works in a process of its own, under supervision.
     Tpu,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum InstructionSet {
+    /// What every processor of the architecture has.
+    Generic,
+    /// AVX2 with FMA.
+    Avx2,
+    /// AVX-512 F, BW, DQ and VL.
+    Avx512,
+    /// And AVX512-BF16.
+    Avx512Bf16,
+}
+
+impl From<InstructionSet> for Isa {
+    fn from(named: InstructionSet) -> Self {
+        match named {
+            InstructionSet::Generic => Self::Generic,
+            InstructionSet::Avx2 => Self::Avx2,
+            InstructionSet::Avx512 => Self::Avx512,
+            InstructionSet::Avx512Bf16 => Self::Avx512Bf16,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize, JsonSchema)]
@@ -112,8 +140,12 @@ impl DeviceConfig {
         }
     }
 
-    /// Makes the thread pool of the kernels, for the whole process.
+    /// Settles the instruction set of the kernels and makes their thread pool, for the whole process.
     pub(crate) fn start_threads(&self) -> Result<(), Failure> {
+        if let Some(isa) = self.isa {
+            let selected = Isa::from(isa).select().context("device.isa");
+            selected.map_err(Failure::Request)?;
+        }
         let Some(threads) = self.threads else {
             return Ok(()); // rayon's own choice
         };

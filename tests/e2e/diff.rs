@@ -183,6 +183,10 @@ fn wrong_requests_are_refused_with_what_is_wrong() {
         &["--b", "device.threads=1"],
         "`device.threads` must be the same",
     );
+    refused(
+        &["--b", "device.isa=generic"],
+        "`device.isa` must be the same",
+    );
     place
         .run(&nano(&["--b", "lr=1"]))
         .with_code(2)

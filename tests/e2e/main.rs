@@ -15,6 +15,7 @@ mod gguf;
 mod harness;
 mod hydra;
 mod inspect;
+mod instruction_sets;
 mod learning;
 mod lora;
 mod migration;

@@ -30,6 +30,7 @@ mod coefficients;
 mod element;
 mod fused;
 mod image_ops;
+pub mod isa;
 mod kernels;
 mod par;
 pub mod pool;
@@ -41,5 +42,5 @@ mod update;
 
 pub use coefficients::{Coefficients, Formula};
 pub use fused::{AttentionParams, CrossEntropyParams, FusedOps, RngKey, View, Write};
-pub use simd::isa;
+pub use isa::{Isa, IsaError, isa};
 pub use update::{AdamParams, UpdateRule};

@@ -1,77 +1,63 @@
-//! Vector code without intrinsics: plain loops, compiled for the instruction set of this machine.
+//! Vector code without intrinsics: plain loops, compiled for each instruction set.
 //!
-//! [`vectorize!`] compiles a function once per instruction set (baseline, AVX2, AVX-512; NEON is baseline on
-//! aarch64) and picks one at run time. Inside, loops over slices and arrays of [`LANES`] numbers become
-//! vector instructions. Functions called inside must be `#[inline(always)]`, or they are compiled for the
-//! baseline. Lane counts do not follow the register width and fused multiply-adds are written out, so these
-//! loops give the same bits on every instruction set; only the matrix products do not.
-
-use std::sync::LazyLock;
+//! [`vectorize!`] compiles a function once per instruction set (generic, AVX2, AVX-512) and takes the one of [`crate::Isa`]
+//! that is in use. Inside, loops over slices and arrays of [`LANES`] numbers become vector instructions. Functions
+//! called inside must be `#[inline(always)]`, or they are compiled for any processor. Lane counts do not follow the
+//! register width and fused multiply-adds are written out (`F::mul_add`, see [`MulAdd`]), so these loops give the same
+//! bits on every instruction set. Matrix products do too, but on the generic one, and those of bf16 pairs.
 
 use crate::element::{Element, in_type};
 
 /// Lanes of the accumulators in reductions: one AVX-512 register.
 pub(crate) const LANES: usize = 16;
 
-/// What [`vectorize!`] distinguishes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Isa {
-    #[cfg(target_arch = "x86_64")]
-    Avx512,
-    #[cfg(target_arch = "x86_64")]
-    Avx2,
-    Baseline,
+/// How a kernel multiplies and adds with one rounding: [`vectorize!`] gives each of its bodies the way of the instruction
+/// set that it is compiled for.
+pub(crate) trait MulAdd {
+    /// `a * b + c`, rounded once.
+    fn mul_add(a: f32, b: f32, c: f32) -> f32;
 }
 
-/// The best instruction set that this machine has.
-pub(crate) fn detected() -> Isa {
-    static ISA: LazyLock<Isa> = LazyLock::new(|| {
-        #[cfg(target_arch = "x86_64")]
-        {
-            use std::arch::is_x86_feature_detected as has;
-            let avx2 = has!("avx2") && has!("fma");
-            let avx512 =
-                has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl");
-            if avx2 && avx512 {
-                return Isa::Avx512;
-            }
-            if avx2 {
-                return Isa::Avx2;
-            }
-        }
-        Isa::Baseline
-    });
-    #[cfg(test)]
-    if let Some(isa) = tests::FORCED.get() {
-        return isa;
-    }
-    *ISA
-}
+/// One instruction.
+pub(crate) struct Fused;
 
-/// Whether this machine multiplies pairs of bf16 numbers (AVX512-BF16).
-pub(crate) fn has_bf16_products() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    return detected() == Isa::Avx512 && std::arch::is_x86_feature_detected!("avx512bf16");
-    #[cfg(not(target_arch = "x86_64"))]
-    false
-}
-
-/// The instruction set that the kernels use on this machine. Results are the same bits for any number of
-/// threads, but may differ between instruction sets.
-pub fn isa() -> &'static str {
-    match detected() {
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 if has_bf16_products() => "avx512_bf16",
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => "avx512",
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => "avx2",
-        Isa::Baseline if cfg!(target_arch = "aarch64") => "neon",
-        Isa::Baseline => "baseline",
+impl MulAdd for Fused {
+    #[inline(always)]
+    fn mul_add(a: f32, b: f32, c: f32) -> f32 {
+        a.mul_add(b, c)
     }
 }
 
-/// Defines a function whose body is compiled for each instruction set and chosen at run time.
+/// In f64, for processors without that instruction: there [`f32::mul_add`] calls a library for every number. About 25
+/// operations, without branches, so that they become vector code.
+pub(crate) struct Emulated;
+
+impl MulAdd for Emulated {
+    /// The product is exact. Its sum with `c` is rounded to odd, that is, of the two numbers around an inexact sum the odd
+    /// one is taken: then rounding once more, to f32, gives what rounding the exact sum gives.
+    /// Source: Boldo and Melquiond 2008, "Emulation of a FMA and correctly rounded sums".
+    #[inline(always)]
+    fn mul_add(a: f32, b: f32, c: f32) -> f32 {
+        let (product, c) = (a as f64 * b as f64, c as f64);
+        let sum = product + c;
+        let of_c = sum - product;
+        let error = (product - (sum - of_c)) + (c - of_c); // what the rounding of `sum` has lost, exactly
+        let bits = sum.to_bits();
+        let is_inexact = (error.abs() > 0.0) as u64; // not so for NaN, that of infinities
+        let toward_zero = (bits ^ error.to_bits()) >> 63;
+        let step = (is_inexact & !bits & 1).wrapping_mul(1u64.wrapping_sub(2 * toward_zero));
+        f64::from_bits(bits.wrapping_add(step)) as f32
+    }
+}
+
+/// The way of code that is compiled for every processor of the architecture.
+#[cfg(any(target_arch = "aarch64", target_feature = "fma"))]
+pub(crate) type Generic = Fused;
+#[cfg(not(any(target_arch = "aarch64", target_feature = "fma")))]
+pub(crate) type Generic = Emulated;
+
+/// Defines a function whose body is compiled for each instruction set and chosen at run time. In the body `F` is the
+/// [`MulAdd`] of the instruction set.
 macro_rules! vectorize {
     (
         $(#[$attribute:meta])*
@@ -83,31 +69,35 @@ macro_rules! vectorize {
         #[allow(clippy::too_many_arguments)]
         $visibility fn $name$(<$($generic: $bound),+>)?($($argument: $type),*) $(-> $result)? {
             #[inline(always)]
-            #[allow(clippy::too_many_arguments)]
-            fn body$(<$($generic: $bound),+>)?($($argument: $type),*) $(-> $result)? $body
+            #[allow(clippy::too_many_arguments, clippy::extra_unused_type_parameters)]
+            fn body<F: $crate::simd::MulAdd $(, $($generic: $bound),+)?>(
+                $($argument: $type),*
+            ) $(-> $result)? $body
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
             #[allow(clippy::too_many_arguments)]
             fn avx512$(<$($generic: $bound),+>)?($($argument: $type),*) $(-> $result)? {
-                body$(::<$($generic),+>)?($($argument),*)
+                body::<$crate::simd::Fused $(, $($generic),+)?>($($argument),*)
             }
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma")]
             #[allow(clippy::too_many_arguments)]
             fn avx2$(<$($generic: $bound),+>)?($($argument: $type),*) $(-> $result)? {
-                body$(::<$($generic),+>)?($($argument),*)
+                body::<$crate::simd::Fused $(, $($generic),+)?>($($argument),*)
             }
 
-            match $crate::simd::detected() {
-                // SAFETY: this machine has the instructions, or they would not have been detected.
+            match $crate::isa::in_use() {
+                // SAFETY: this machine has the instructions, or they would not be in use.
                 #[cfg(target_arch = "x86_64")]
-                $crate::simd::Isa::Avx512 => unsafe { avx512$(::<$($generic),+>)?($($argument),*) },
+                $crate::Isa::Avx512 | $crate::Isa::Avx512Bf16 => unsafe {
+                    avx512$(::<$($generic),+>)?($($argument),*)
+                },
                 // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
-                $crate::simd::Isa::Avx2 => unsafe { avx2$(::<$($generic),+>)?($($argument),*) },
-                $crate::simd::Isa::Baseline => body$(::<$($generic),+>)?($($argument),*),
+                $crate::Isa::Avx2 => unsafe { avx2$(::<$($generic),+>)?($($argument),*) },
+                _ => body::<$crate::simd::Generic $(, $($generic),+)?>($($argument),*),
             }
         }
     };
@@ -120,21 +110,21 @@ pub(crate) use vectorize;
 /// With `n = round(x / ln 2)` and `r = x - n ln 2` (in two parts), `e^x = 2^n e^r`, and `e^r` on
 /// [-0.35, 0.35] is its Taylor sum to degree 7 (the remainder is 1e-9).
 #[inline(always)]
-pub(crate) fn exp(x: f32) -> f32 {
+pub(crate) fn exp<F: MulAdd>(x: f32) -> f32 {
     const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23: adding it rounds to an integer
     const LN2_HIGH: f32 = 0.693_359_4; // exact in 10 bits, so n * LN2_HIGH is exact
     const LN2_LOW: f32 = -2.121_944_4e-4;
     let clamped = x.clamp(-87.336_54, 88.722_83);
-    let shifted = clamped.mul_add(std::f32::consts::LOG2_E, ROUND);
+    let shifted = F::mul_add(clamped, std::f32::consts::LOG2_E, ROUND);
     let n = shifted - ROUND;
-    let r = n.mul_add(-LN2_HIGH, clamped);
-    let r = n.mul_add(-LN2_LOW, r);
-    let p = (1.0 / 5040.0f32).mul_add(r, 1.0 / 720.0);
-    let p = p.mul_add(r, 1.0 / 120.0);
-    let p = p.mul_add(r, 1.0 / 24.0);
-    let p = p.mul_add(r, 1.0 / 6.0);
-    let p = p.mul_add(r, 0.5);
-    let p = (p * r).mul_add(r, r) + 1.0;
+    let r = F::mul_add(n, -LN2_HIGH, clamped);
+    let r = F::mul_add(n, -LN2_LOW, r);
+    let p = F::mul_add(1.0 / 5040.0, r, 1.0 / 720.0);
+    let p = F::mul_add(p, r, 1.0 / 120.0);
+    let p = F::mul_add(p, r, 1.0 / 24.0);
+    let p = F::mul_add(p, r, 1.0 / 6.0);
+    let p = F::mul_add(p, r, 0.5);
+    let p = F::mul_add(p * r, r, r) + 1.0;
     // 2^n in two factors, as n reaches 128. The low bits of `shifted` are n as an integer.
     let n = shifted.to_bits().wrapping_sub(ROUND.to_bits()) as i32;
     let half = n >> 1;
@@ -146,8 +136,8 @@ pub(crate) fn exp(x: f32) -> f32 {
 
 /// `1 / (1 + e^-x)`.
 #[inline(always)]
-pub(crate) fn sigmoid(x: f32) -> f32 {
-    1.0 / (1.0 + exp(-x))
+pub(crate) fn sigmoid<F: MulAdd>(x: f32) -> f32 {
+    1.0 / (1.0 + exp::<F>(-x))
 }
 
 /// Adds the lanes in a fixed order: pairwise, halves first.
@@ -160,7 +150,7 @@ pub(crate) fn sum_lanes(lanes: [f32; LANES]) -> f32 {
 
 /// `a . b` of elements as `C` takes them, in four groups of [`LANES`] partial sums.
 #[inline(always)]
-pub(crate) fn dot_in<C: Element, A: Element, B: Element>(a: &[A], b: &[B]) -> f32 {
+pub(crate) fn dot_in<F: MulAdd, C: Element, A: Element, B: Element>(a: &[A], b: &[B]) -> f32 {
     const WIDE: usize = 4 * LANES;
     let mut wide = [0.0; WIDE];
     let (a_whole, a_rest) = a.as_chunks::<WIDE>();
@@ -168,11 +158,11 @@ pub(crate) fn dot_in<C: Element, A: Element, B: Element>(a: &[A], b: &[B]) -> f3
     for (a, b) in a_whole.iter().zip(b_whole) {
         // One flat loop: over nested arrays of lanes the compiler makes scalars of it.
         for i in 0..WIDE {
-            wide[i] = in_type::<C, A>(a[i]).mul_add(in_type::<C, B>(b[i]), wide[i]);
+            wide[i] = F::mul_add(in_type::<C, A>(a[i]), in_type::<C, B>(b[i]), wide[i]);
         }
     }
     for ((sum, a), b) in wide.iter_mut().zip(a_rest).zip(b_rest) {
-        *sum = in_type::<C, A>(*a).mul_add(in_type::<C, B>(*b), *sum);
+        *sum = F::mul_add(in_type::<C, A>(*a), in_type::<C, B>(*b), *sum);
     }
     sum_lanes(std::array::from_fn(|i| {
         (wide[i] + wide[i + LANES]) + (wide[i + 2 * LANES] + wide[i + 3 * LANES])
@@ -181,37 +171,14 @@ pub(crate) fn dot_in<C: Element, A: Element, B: Element>(a: &[A], b: &[B]) -> f3
 
 /// `a . b`.
 #[inline(always)]
-pub(crate) fn dot<A: Element, B: Element>(a: &[A], b: &[B]) -> f32 {
-    dot_in::<f32, A, B>(a, b)
+pub(crate) fn dot<F: MulAdd, A: Element, B: Element>(a: &[A], b: &[B]) -> f32 {
+    dot_in::<F, f32, A, B>(a, b)
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    use std::cell::Cell;
-
+mod tests {
     use super::*;
-
-    thread_local! {
-        pub(super) static FORCED: Cell<Option<Isa>> = const { Cell::new(None) };
-    }
-
-    /// Runs `f` once for every instruction set of this machine; it must stay on this thread.
-    pub(crate) fn on_each_isa<R>(f: impl Fn() -> R) -> Vec<R> {
-        let best = detected();
-        let mut all = vec![Isa::Baseline];
-        #[cfg(target_arch = "x86_64")]
-        {
-            all.extend([Isa::Avx2].iter().filter(|_| best != Isa::Baseline));
-            all.extend([Isa::Avx512].iter().filter(|isa| **isa == best));
-        }
-        let on = |isa: &Isa| {
-            FORCED.set(Some(*isa));
-            f()
-        };
-        let results = all.iter().map(on).collect();
-        FORCED.set(None);
-        results
-    }
+    use crate::isa::tests::on_each_isa;
 
     /// Distance of `got` from the true value in units of the last place of the f32 nearest to it.
     fn ulps(got: f32, truth: f64) -> f64 {
@@ -223,7 +190,7 @@ pub(crate) mod tests {
     vectorize! {
         fn all_exp(xs: &mut [f32]) {
             for x in xs {
-                *x = exp(*x);
+                *x = exp::<F>(*x);
             }
         }
     }
@@ -245,13 +212,69 @@ pub(crate) mod tests {
 
     #[test]
     fn exp_ends_in_zero_infinity_and_nan() {
-        assert_eq!(exp(f32::NEG_INFINITY), 0.0);
-        assert_eq!(exp(-100.0), 0.0);
-        assert_eq!(exp(0.0), 1.0);
-        assert_eq!(exp(89.0), f32::INFINITY);
-        assert_eq!(exp(f32::INFINITY), f32::INFINITY);
-        assert!(exp(f32::NAN).is_nan());
-        assert!(exp(88.722).is_finite() && exp(-87.33) > 0.0);
+        on_each_isa(|| {
+            let mut x = [
+                f32::NEG_INFINITY,
+                -100.0,
+                0.0,
+                89.0,
+                f32::INFINITY,
+                f32::NAN,
+                88.722,
+                -87.33,
+            ];
+            all_exp(&mut x);
+            assert_eq!(x[..5], [0.0, 0.0, 1.0, f32::INFINITY, f32::INFINITY]);
+            assert!(x[5].is_nan());
+            assert!(x[6].is_finite() && x[7] > 0.0);
+        });
+    }
+
+    /// Numbers of every exponent and of few bits, so that sums cancel, tie and end among the subnormal ones.
+    fn pattern(i: u64) -> f32 {
+        let mut z = i.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        let keep = u32::MAX << (z >> 40 & 31);
+        let bits = (z as u32 & keep & 0x807F_FFFF) | ((z >> 56) as u32) << 23;
+        f32::from_bits(bits)
+    }
+
+    #[test]
+    fn an_emulated_fused_multiply_add_is_the_fused_one_bit_for_bit() {
+        let check = |a: f32, b: f32, c: f32| {
+            let (got, want) = (Emulated::mul_add(a, b, c), a.mul_add(b, c));
+            let same = got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan();
+            assert!(same, "{a:e} * {b:e} + {c:e}: {got:e} instead of {want:e}");
+        };
+        for i in 0..2_000_000 {
+            let [a, b, c] = [3 * i, 3 * i + 1, 3 * i + 2].map(pattern);
+            check(a, b, c);
+            // A sum of terms of like size, one that cancels, and one near the middle of two numbers.
+            let product = a * b;
+            check(a, b, product * c.clamp(-2.0, 2.0));
+            check(a, b, -product);
+            check(a, b, product * 2f32.powi(23 + (i % 5) as i32));
+            check(a, b, product * 2f32.powi(-23 - (i % 5) as i32));
+        }
+        let special = [
+            0.0,
+            -0.0,
+            1.0,
+            f32::MIN_POSITIVE,
+            1e-45,
+            f32::MAX,
+            f32::INFINITY,
+            f32::NAN,
+        ];
+        for a in special {
+            for b in special {
+                for c in special {
+                    check(a, b, c);
+                    check(a, b, -c);
+                }
+            }
+        }
     }
 
     #[test]
@@ -259,7 +282,9 @@ pub(crate) mod tests {
         for len in [0, 1, 15, 16, 17, 33, 64, 100, 150] {
             let x: Vec<f32> = (0..len).map(|i| i as f32).collect();
             let ones = vec![1.0f32; len];
-            assert_eq!(dot(&x, &ones), (0..len).sum::<usize>() as f32);
+            let sum = (0..len).sum::<usize>() as f32;
+            assert_eq!(dot::<Fused, _, _>(&x, &ones), sum);
+            assert_eq!(dot::<Emulated, _, _>(&x, &ones), sum);
         }
     }
 }

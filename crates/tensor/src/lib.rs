@@ -34,6 +34,6 @@ pub use precision::Precision;
 pub use rng::Seed;
 pub use tape::{GradientHook, Tape};
 pub use tensor::Tensor;
-pub use tt_cpu::{AdamParams, CrossEntropyParams, UpdateRule};
+pub use tt_cpu::{AdamParams, CrossEntropyParams, Isa, IsaError, UpdateRule};
 pub use tt_meta::{MetaDevice, Usage};
 pub use tt_tpu::{Options as TpuOptions, TpuDevice};

@@ -58,6 +58,11 @@ pub(crate) fn run(invocation: Invocation) -> Result<ExitCode, Failure> {
             "the variants run in one process: `device.threads` must be the same (results do not depend on it)"
         )));
     }
+    if a.setup.config.device.isa != b.setup.config.device.isa {
+        return Err(Failure::Request(anyhow!(
+            "the variants run in one process: `device.isa` must be the same"
+        )));
+    }
     a.setup.config.device.start_threads()?;
     let mut tpu = None;
     for variant in [&a, &b] {

@@ -1,5 +1,7 @@
 //! The machine: processor, memory, disk.
 
+use tt_tensor::Device;
+
 use super::{Report, State};
 
 pub(super) fn rows(report: &mut Report) {
@@ -7,7 +9,9 @@ pub(super) fn rows(report: &mut Report) {
     let system = format!("{} {}", std::env::consts::OS, std::env::consts::ARCH);
     report.row(MACHINE, "system", State::Ok, system);
     let threads = std::thread::available_parallelism().map_or(1, |threads| threads.get());
-    let text = format!("{threads} threads{}", vector_instructions());
+    let kernels = Device::Cpu.instruction_set();
+    let instructions = vector_instructions();
+    let text = format!("{threads} threads{instructions}, kernels for {kernels}");
     report.row(MACHINE, "processor", State::Ok, text);
     let memory = (
         tt_metrics::memory_bytes(),

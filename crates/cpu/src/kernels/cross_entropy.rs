@@ -18,9 +18,7 @@
 
 use candle_core::DType;
 
-use super::matmul::{
-    Matrix, Target, multiply, multiply_len, narrow_cols, pack, pack_len, pack_rows_len, store,
-};
+use super::matmul::{Matrix, Target, multiply, multiply_len, pack, pack_len, store};
 use crate::element::Element;
 use crate::par::{self, Shared};
 use crate::pool::{Scratch, carve, scratch};
@@ -107,15 +105,15 @@ pub(crate) fn linear_scratch(
         let (blocks, work) = (blocks(vocab), par::product_work(&[rows, vocab, dim]));
         let with = |tasks, len| par::scratch_len(tasks, work, len);
         let (logits, stats) = (vocab * padded, blocks * 3 * padded);
-        let product = multiply_len(hidden, weight, DType::F32, (BLOCK, dim, padded));
+        let product = multiply_len(hidden, weight, DType::F32, 1, (BLOCK, dim, padded));
         let packed = pack_len(hidden, dim, rows);
         let first = vec![packed, logits, stats, with(blocks, product)];
         if !backward {
             return [first, Vec::new(), Vec::new()];
         }
         let held = [logits, stats, padded];
-        let packed = pack_rows_len(hidden, hidden, rows, dim);
-        let product = multiply_len(hidden, DType::F32, DType::F32, (BLOCK, rows, dim));
+        let packed = pack_len(hidden, rows, dim);
+        let product = multiply_len(hidden, DType::F32, DType::F32, 1, (BLOCK, rows, dim));
         let second = [2 * padded, packed, with(blocks, product)];
         let tiles = Tiles::new(rows, dim);
         let third = [with(tiles.count(), tiles.scratch_len(hidden))];
@@ -138,8 +136,7 @@ struct Tiles {
 
 impl Tiles {
     fn new(rows: usize, dim: usize) -> Self {
-        // gemm reads the transposed gradients in place in narrow tiles only.
-        let cols = narrow_cols();
+        let cols = 256;
         let (rows, along_rows) = par::cut(rows, 96, 4);
         Self {
             rows,
@@ -156,7 +153,7 @@ impl Tiles {
     /// Scratch of a tile: its sums, its part of the head, and that of the product.
     fn scratch_len(&self, hidden: DType) -> usize {
         let shape = (self.rows, PART, self.cols);
-        let product = multiply_len(hidden, DType::F32, DType::F32, shape);
+        let product = multiply_len(hidden, DType::F32, DType::F32, LANES, shape);
         self.rows * self.cols + self.pack_len(hidden) + product
     }
 
@@ -195,7 +192,7 @@ impl<T: Element, W: Element> Chunk<'_, T, W> {
         let mut logits = scratch(self.vocab * padded);
         let mut stats = scratch(blocks(self.vocab) * 3 * padded);
         let (shared_logits, shared_stats) = (Shared::new(&mut logits), Shared::new(&mut stats));
-        let product_len = multiply_len(T::DTYPE, W::DTYPE, DType::F32, (BLOCK, dim, padded));
+        let product_len = multiply_len(T::DTYPE, W::DTYPE, DType::F32, 1, (BLOCK, dim, padded));
         par::for_each_with(
             blocks(self.vocab),
             self.work(),
@@ -242,7 +239,9 @@ impl<T: Element, W: Element> Chunk<'_, T, W> {
                 .map(|(max, ..)| max)
                 .fold(f32::NEG_INFINITY, f32::max);
             let exp_sum: f64 = blocks()
-                .map(|(block_max, sum, _)| (sum * simd::exp(block_max - max)) as f64)
+                .map(|(block_max, sum, _)| {
+                    (sum * simd::exp::<simd::Generic>(block_max - max)) as f64
+                })
                 .sum();
             let lse = max as f64 + exp_sum.ln();
             let mean = blocks().map(|(.., sum)| sum as f64).sum::<f64>() / self.vocab as f64;
@@ -278,13 +277,13 @@ impl<T: Element, W: Element> Chunk<'_, T, W> {
         let rows = self.labels.len();
         let asked = dweight.is_some();
         let mut packed = scratch(if asked {
-            pack_rows_len(T::DTYPE, T::DTYPE, rows, dim)
+            pack_len(T::DTYPE, rows, dim)
         } else {
             0
         });
         let hidden =
             asked.then(|| pack::<T, T>(Matrix::rows(self.hidden, dim), rows, dim, &mut packed));
-        let product_len = multiply_len(T::DTYPE, DType::F32, DType::F32, (BLOCK, rows, dim));
+        let product_len = multiply_len(T::DTYPE, DType::F32, DType::F32, 1, (BLOCK, rows, dim));
         let shared_logits = Shared::new(logits);
         let shared_dweight = dweight.map(Shared::new);
         par::for_each_with(
@@ -369,7 +368,7 @@ vectorize! {
         }
         for logits in logits.chunks_exact(padded) {
             for ((exp_sum, max), logit) in exp_sum.iter_mut().zip(max.iter()).zip(logits) {
-                *exp_sum += simd::exp(logit - max);
+                *exp_sum += simd::exp::<F>(logit - max);
             }
         }
     }
@@ -381,7 +380,7 @@ vectorize! {
         for logits in logits.chunks_exact_mut(lse.len()) {
             let factors = lse.iter().zip(probability).zip(target);
             for (logit, ((lse, probability), target)) in logits.iter_mut().zip(factors) {
-                *logit = simd::exp(*logit - lse) * probability - target;
+                *logit = simd::exp::<F>(*logit - lse) * probability - target;
             }
         }
     }

@@ -71,7 +71,7 @@ vectorize! {
 vectorize! {
     fn axpy_piece<X: Element, O: Element>(alpha: f32, x: &[X], out: &mut [O]) {
         for (out, x) in out.iter_mut().zip(x) {
-            *out = O::round(alpha.mul_add(x.widen(), out.widen()));
+            *out = O::round(F::mul_add(alpha, x.widen(), out.widen()));
         }
     }
 }

@@ -15,7 +15,7 @@ pub(crate) mod swiglu;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::simd::tests::on_each_isa;
+    use crate::isa::tests::on_each_isa;
     use crate::{RngKey, Write};
 
     /// Everything but matrix products, small enough to stay on one thread.
@@ -47,6 +47,42 @@ mod tests {
         results.extend([&y, &sums].map(|x| x.to_vec()));
         results.push(vec![reduce::sum_squares(&y)]);
         results.concat().iter().map(|x| x.to_bits()).collect()
+    }
+
+    /// f32 products of all cuts, small enough to stay on one thread.
+    fn products() -> Vec<u32> {
+        let (m, k, n) = (20, 500, 70);
+        let [mut a, mut b] = [m * k, k * n].map(|len| vec![0.0; len]);
+        for (stream, x) in [&mut a, &mut b].into_iter().enumerate() {
+            let stream = stream as u64;
+            random::fill_normal(x, 0.0, 1.0, RngKey { key: 7, stream });
+        }
+        let mut out = vec![0.0; m * n];
+        let mut bits = Vec::new();
+        for a_strides in [[k, 1], [1, m]] {
+            for b_strides in [[n, 1], [1, k]] {
+                let a = matmul::Operand {
+                    data: &a,
+                    strides: &a_strides,
+                };
+                let b = matmul::Operand {
+                    data: &b,
+                    strides: &b_strides,
+                };
+                matmul::batched(&[], a, b, (m, k, n), &mut out, Write::Assign);
+                bits.extend(out.iter().map(|x: &f32| x.to_bits()));
+            }
+        }
+        bits
+    }
+
+    /// The generic one need not fuse.
+    #[test]
+    fn products_give_the_same_bits_on_every_instruction_set_but_the_generic() {
+        let results = on_each_isa(products);
+        for result in results.iter().skip(2) {
+            assert!(*result == results[1]);
+        }
     }
 
     #[test]

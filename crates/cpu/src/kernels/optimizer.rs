@@ -366,7 +366,7 @@ vectorize! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::simd::tests::on_each_isa;
+    use crate::isa::tests::on_each_isa;
 
     #[test]
     fn bf16_is_rounded_to_nearest_even() {

@@ -81,7 +81,7 @@ vectorize! {
         let (whole, rest) = x.as_chunks::<LANES>();
         for x in whole {
             for lane in 0..LANES {
-                lanes[lane] = (x[lane] as f64).mul_add(x[lane] as f64, lanes[lane]);
+                lanes[lane] += x[lane] as f64 * x[lane] as f64; // the product is exact
             }
         }
         for (lane, x) in lanes.iter_mut().zip(rest) {

@@ -12,7 +12,7 @@ use crate::Write;
 use crate::element::Element;
 use crate::par::{self, Shared};
 use crate::pool::scratch;
-use crate::simd::{self, LANES, vectorize};
+use crate::simd::{self, LANES, MulAdd, vectorize};
 
 pub(crate) fn forward<X: Element, Y: Element>(
     x: &[X],
@@ -94,7 +94,7 @@ vectorize! {
         let dim = weight.len();
         for (r, inv_rms) in inv_rms.iter_mut().enumerate() {
             let (x, y) = (&x[r * dim..][..dim], &mut y[r * dim..][..dim]);
-            let mean_square = simd::dot(x, x) / dim as f32;
+            let mean_square = simd::dot::<F, _, _>(x, x) / dim as f32;
             let inv = 1.0 / (mean_square + eps).sqrt();
             *inv_rms = inv;
             for i in 0..dim {
@@ -116,7 +116,7 @@ vectorize! {
         for (r, &inv) in inv_rms.iter().enumerate() {
             let (x, dy) = (&x[r * dim..][..dim], &dy[r * dim..][..dim]);
             let dx = &mut dx[r * dim..][..dim];
-            let pull = inv * inv * dot3(dy, weight, x) / dim as f32;
+            let pull = inv * inv * dot3::<F, _, _>(dy, weight, x) / dim as f32;
             for i in 0..dim {
                 dx[i] = X::round(inv * (dy[i].widen() * weight[i] - x[i].widen() * pull));
             }
@@ -126,18 +126,18 @@ vectorize! {
 
 /// `sum_i dy[i] weight[i] x[i]`.
 #[inline(always)]
-fn dot3<X: Element, Y: Element>(dy: &[Y], weight: &[f32], x: &[X]) -> f32 {
+fn dot3<F: MulAdd, X: Element, Y: Element>(dy: &[Y], weight: &[f32], x: &[X]) -> f32 {
     let mut lanes = [0.0; LANES];
     let (dy_whole, dy_rest) = dy.as_chunks::<LANES>();
     let (x_whole, x_rest) = x.as_chunks::<LANES>();
     let (weight_whole, weight_rest) = weight.as_chunks::<LANES>();
     for ((dy, x), weight) in dy_whole.iter().zip(x_whole).zip(weight_whole) {
         for i in 0..LANES {
-            lanes[i] = (dy[i].widen() * weight[i]).mul_add(x[i].widen(), lanes[i]);
+            lanes[i] = F::mul_add(dy[i].widen() * weight[i], x[i].widen(), lanes[i]);
         }
     }
     for (i, ((dy, x), weight)) in dy_rest.iter().zip(x_rest).zip(weight_rest).enumerate() {
-        lanes[i] = (dy.widen() * weight).mul_add(x.widen(), lanes[i]);
+        lanes[i] = F::mul_add(dy.widen() * weight, x.widen(), lanes[i]);
     }
     simd::sum_lanes(lanes)
 }
@@ -154,7 +154,7 @@ vectorize! {
         for (r, &inv) in inv_rms.iter().enumerate() {
             let (x, dy) = (&x[r * dim..][..dim], &dy[r * dim..][..dim]);
             for i in 0..dim {
-                dweight[i] = (dy[i].widen() * inv).mul_add(x[i].widen(), dweight[i]);
+                dweight[i] = F::mul_add(dy[i].widen() * inv, x[i].widen(), dweight[i]);
             }
         }
     }

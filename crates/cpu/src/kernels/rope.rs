@@ -60,8 +60,8 @@ vectorize! {
             let (y_low, y_high) = y.split_at_mut(half);
             for i in 0..half {
                 let (low, high, sin) = (x_low[i].widen(), x_high[i].widen(), sign * sin[i]);
-                y_low[i] = T::round(low.mul_add(cos[i], -(high * sin)));
-                y_high[i] = T::round(high.mul_add(cos[i], low * sin));
+                y_low[i] = T::round(F::mul_add(low, cos[i], -(high * sin)));
+                y_high[i] = T::round(F::mul_add(high, cos[i], low * sin));
             }
         }
     }

@@ -29,7 +29,7 @@ vectorize! {
     fn forward_piece<T: Element>(gate: &[T], up: &[T], y: &mut [T]) {
         for ((y, gate), up) in y.iter_mut().zip(gate).zip(up) {
             let gate = gate.widen();
-            *y = T::round(gate * simd::sigmoid(gate) * up.widen());
+            *y = T::round(gate * simd::sigmoid::<F>(gate) * up.widen());
         }
     }
 }
@@ -46,10 +46,10 @@ vectorize! {
         let (gate, up, dy, dup) = (&gate[..len], &up[..len], &dy[..len], &mut dup[..len]);
         for i in 0..len {
             let (gate, dy) = (gate[i].widen(), dy[i].widen());
-            let s = simd::sigmoid(gate);
+            let s = simd::sigmoid::<F>(gate);
             let silu = gate * s;
             dup[i] = T::round(dy * silu);
-            dgate[i] = T::round(dy * up[i].widen() * silu.mul_add(1.0 - s, s));
+            dgate[i] = T::round(dy * up[i].widen() * F::mul_add(silu, 1.0 - s, s));
         }
     }
 }

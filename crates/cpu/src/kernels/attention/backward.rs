@@ -12,7 +12,7 @@ use crate::check::Heads;
 use crate::element::Element;
 use crate::kernels::elementwise::scale_piece;
 use crate::kernels::matmul::{
-    Matrix, Target, multiply, multiply_len, pack, pack_len, pack_rows_len, store,
+    Matrix, Target, multiply, multiply_len, pack, pack_len, pack_or_read, pack_or_read_len, store,
 };
 use crate::par::{self, Shared};
 use crate::pool::carve;
@@ -83,12 +83,12 @@ fn tasks(p: &AttentionParams) -> usize {
 
 fn scratch_per_thread(dtype: DType, p: &AttentionParams) -> usize {
     let dim = p.head_dim;
-    let both = pack_len(dtype, dim, QUERIES) + pack_rows_len(dtype, dtype, QUERIES, dim);
+    let both = pack_len(dtype, dim, QUERIES) + pack_or_read_len(dtype, dtype, QUERIES, dim);
     2 * p.keys * dim
         + 2 * KEYS * QUERIES
         + QUERIES * dim
         + 2 * both
-        + pack_rows_len(dtype, dtype, KEYS, dim)
+        + pack_or_read_len(dtype, dtype, KEYS, dim)
         + product_len(dtype, dim)
 }
 
@@ -99,10 +99,11 @@ pub(crate) fn backward_scratch(dtype: DType, p: &AttentionParams) -> usize {
 
 /// Scratch of the products.
 fn product_len(dtype: DType, dim: usize) -> usize {
-    let of_scores = |shape| multiply_len(dtype, DType::F32, DType::F32, shape);
+    let of_scores =
+        |col_stride, shape| multiply_len(dtype, DType::F32, DType::F32, col_stride, shape);
     times_keys_len(dtype, dim)
-        .max(of_scores((KEYS, QUERIES, dim)))
-        .max(of_scores((QUERIES, KEYS, dim)))
+        .max(of_scores(1, (KEYS, QUERIES, dim)))
+        .max(of_scores(QUERIES, (QUERIES, KEYS, dim)))
 }
 
 /// One block of queries of one head.
@@ -135,17 +136,20 @@ impl<'a, T: Element> Task<'a, T> {
         let probs = carve(&mut scratch, KEYS * padded); // [KEYS, padded]
         let dprobs = carve(&mut scratch, KEYS * padded);
         let dq = carve(&mut scratch, rows * dim); // [rows, D]
-        let packed_keys = carve(&mut scratch, pack_rows_len(T::DTYPE, T::DTYPE, KEYS, dim));
+        let packed_keys = carve(
+            &mut scratch,
+            pack_or_read_len(T::DTYPE, T::DTYPE, KEYS, dim),
+        );
         let product = carve(&mut scratch, product_len(T::DTYPE, dim));
         // The block's queries and output gradients, as the products by keys and by queries take them.
         let mut pack_both = |x: Heads<'a, T>| {
             let x = x.rows(block.b, block.first, head);
             let by_keys = carve(&mut scratch, pack_len(T::DTYPE, dim, rows));
-            let len = pack_rows_len(T::DTYPE, T::DTYPE, rows, dim);
+            let len = pack_or_read_len(T::DTYPE, T::DTYPE, rows, dim);
             let by_queries = carve(&mut scratch, len);
             (
                 pack::<T, T>(x.t(), dim, rows, by_keys),
-                pack::<T, T>(x, rows, dim, by_queries),
+                pack_or_read::<T, T>(x, rows, dim, by_queries),
             )
         };
         let (q_t, queries) = pack_both(q);
@@ -185,7 +189,7 @@ impl<'a, T: Element> Task<'a, T> {
             let to_dv = Target::rows(&mut self.dv[kv_range], dim);
             let to_dq = Target::rows(dq, dim);
             let key_rows = k.rows(block.b, keys.0, kv_head);
-            let key_rows = pack::<T, T>(key_rows, keys.1, dim, packed_keys);
+            let key_rows = pack_or_read::<T, T>(key_rows, keys.1, dim, packed_keys);
             let (by_keys, by_queries) = ((keys.1, rows, dim), (rows, keys.1, dim));
             let add = Write::Accumulate;
             // SAFETY: all three are this task's own.
@@ -204,7 +208,7 @@ impl<'a, T: Element> Task<'a, T> {
 
 vectorize! {
     fn dot<T: Element>(a: &[T], b: &[T]) -> f32 {
-        simd::dot(a, b)
+        simd::dot::<F, _, _>(a, b)
     }
 }
 
@@ -222,7 +226,7 @@ vectorize! {
         for (scores, dprobs) in rows {
             let queries = shift.iter().zip(delta);
             for ((score, dprob), (shift, delta)) in scores.iter_mut().zip(dprobs).zip(queries) {
-                *score = simd::exp(*score - shift);
+                *score = simd::exp::<F>(*score - shift);
                 *dprob = *score * (*dprob - delta) * scale;
             }
         }

@@ -13,7 +13,7 @@ use crate::check::Heads;
 use crate::element::Element;
 use crate::kernels::elementwise::scale_piece;
 use crate::kernels::matmul::{
-    Matrix, Target, multiply, multiply_len, pack, pack_len, pack_rows_len,
+    Matrix, Target, multiply, multiply_len, pack, pack_len, pack_or_read, pack_or_read_len,
 };
 use crate::par::{self, Shared};
 use crate::pool::carve;
@@ -46,7 +46,7 @@ fn tasks(p: &AttentionParams) -> usize {
 fn scratch_per_thread(dtype: DType, p: &AttentionParams) -> usize {
     (p.head_dim + KEYS) * QUERIES
         + pack_len(dtype, p.head_dim, QUERIES)
-        + pack_rows_len(dtype, DType::F32, KEYS, QUERIES)
+        + pack_or_read_len(dtype, DType::F32, KEYS, QUERIES)
         + product_len(dtype, p.head_dim)
 }
 
@@ -57,7 +57,7 @@ pub(crate) fn forward_scratch(dtype: DType, p: &AttentionParams) -> usize {
 
 /// Scratch of the two products.
 fn product_len(dtype: DType, dim: usize) -> usize {
-    let values = multiply_len(dtype, dtype, DType::F32, (dim, KEYS, QUERIES));
+    let values = multiply_len(dtype, dtype, DType::F32, dim, (dim, KEYS, QUERIES));
     times_keys_len(dtype, dim).max(values)
 }
 
@@ -81,7 +81,7 @@ fn one_block<T: Element>(
     let product = carve(&mut scratch, product_len(T::DTYPE, dim));
     let packed_probs = carve(
         &mut scratch,
-        pack_rows_len(T::DTYPE, DType::F32, KEYS, padded),
+        pack_or_read_len(T::DTYPE, DType::F32, KEYS, padded),
     );
     let packed = carve(&mut scratch, pack_len(T::DTYPE, dim, block.rows));
     let queries = q.rows(block.b, block.first, head);
@@ -106,7 +106,7 @@ fn one_block<T: Element>(
         // out^T [D, padded] += v^T [D, keys] . p^T [keys, padded]
         let values = v.rows(block.b, keys.0, kv_head).t();
         let probs = Matrix::rows(&*scores, padded);
-        let probs = pack::<T, f32>(probs, keys.1, padded, packed_probs);
+        let probs = pack_or_read::<T, f32>(probs, keys.1, padded, packed_probs);
         let to = Target::rows(out_t, padded);
         let shape = (dim, keys.1, padded);
         // SAFETY: `out_t` is this task's own.
@@ -149,12 +149,12 @@ vectorize! {
         for i in 0..padded {
             // A query that has seen nothing yet: any finite shift gives exp(-inf) = 0.
             shift[i] = if max[i] == f32::NEG_INFINITY { 0.0 } else { max[i] };
-            correction[i] = simd::exp(correction[i] - shift[i]);
+            correction[i] = simd::exp::<F>(correction[i] - shift[i]);
             sum[i] *= correction[i];
         }
         for scores in scores.chunks_exact_mut(padded) {
             for ((score, shift), sum) in scores.iter_mut().zip(shift.iter()).zip(sum.iter_mut()) {
-                *score = simd::exp(*score - shift);
+                *score = simd::exp::<F>(*score - shift);
                 *sum += *score;
             }
         }

@@ -177,7 +177,7 @@ fn times_keys<T: Element>(
 
 /// Scratch of [`times_keys`].
 fn times_keys_len(dtype: DType, dim: usize) -> usize {
-    multiply_len(dtype, dtype, DType::F32, (KEYS, dim, QUERIES))
+    multiply_len(dtype, dtype, DType::F32, 1, (KEYS, dim, QUERIES))
 }
 
 /// Sets the scores `[keys, padded]` that are not seen to minus infinity.

@@ -7,23 +7,23 @@
 //!
 //! The output is cut into tiles, one task each, which pack their part of `b` ([`pack`]) and then multiply
 //! ([`multiply`]); where an operand can be read in place it is. Three ways, chosen by the type of the product:
-//! - f32: the `gemm` crate;
+//! - f32: register tiles for each instruction set ([`micro`]);
 //! - bf16 on a machine with AVX512-BF16: our kernel on pairs of numbers ([`pairs`]), up to twice as fast;
 //! - bf16 elsewhere, and f16: widened while packing (exact), then as f32.
 //!
 //! One to four rows times a transposed `b`, a decoding step, is a set of dot products instead: it is bound by
 //! reading `b` once.
 //!
-//! Numeric notes: one chain of f32 sums along `k` per block of at least 512; tiles depend on the shape alone, and
-//! each is computed by one thread, so the bits do not depend on the number of threads.
-//! On NEON and on machines without AVX2 gemm packs operands, allocating on every call.
+//! Numeric notes: one chain of f32 sums along `k` per block of at most 384 (all of `k` on pairs); tiles depend on the
+//! shape alone, and each is computed by one thread, so the bits depend neither on the number of threads nor on caches.
 //! Reference: [`crate::reference::matmul`].
 
+mod micro;
 mod pairs;
 mod tile;
 
 pub(crate) use tile::{
-    Matrix, Packed, Target, multiply, multiply_len, narrow_cols, pack, pack_len, pack_rows_len,
+    Matrix, Packed, Target, multiply, multiply_len, pack, pack_len, pack_or_read, pack_or_read_len,
     store,
 };
 
@@ -117,9 +117,13 @@ struct Plan {
     tile_cols: usize,
     /// Whether tiles are dot products.
     dots: bool,
-    /// Whether some tile packs its part of `b`.
+    a_col_stride: usize,
+    /// Whether tiles pack their part of `b`; else they read it in place.
     packs_b: bool,
 }
+
+/// A product of at most so many rows reads `b` in place where it can: packing would take longer than it saves.
+const FEW_ROWS: usize = 48;
 
 impl Plan {
     fn new(
@@ -129,27 +133,20 @@ impl Plan {
         (m, k, n): (usize, usize, usize),
     ) -> Self {
         let [a, b, _] = types;
-        let packs_b = !tile::is_packed(a, b, b_col_stride, n);
+        let packs_b = m > FEW_ROWS || !tile::is_packed(a, b, b_col_stride, n);
         // But for the last columns.
         let packs_all = !tile::is_packed(a, b, b_col_stride, 0);
         let dots = m <= 4 && b_row_stride == 1 && b_col_stride != 1 && a_col_stride == 1;
         let (tile_rows, tile_cols) = if dots {
             (m, 64)
-        } else if !tile::reads_in_place(a, a, a_col_stride, k) {
+        } else if !tile::reads_in_place(a, a, a_col_stride, k, n) {
             // Both operands are packed: large tiles make it cheap, two of them at least occupy two threads.
             (m.div_ceil(2).clamp(96, 384), 256)
         } else if packs_all {
             // All rows at once, so that each column of `b` is packed once.
             (m.clamp(1, 4096), 64)
-        } else if a_col_stride != 1 {
-            (384, narrow_cols())
         } else {
-            (192, 256)
-        };
-        let tile_cols = if a_col_stride == 1 || a != DType::F32 {
-            tile_cols
-        } else {
-            tile_cols.min(narrow_cols())
+            (384, 256)
         };
         // Equal tiles of whole register tiles (6 rows): an uneven rest would be one thread's idle time.
         let tile_rows = m.div_ceil(m.div_ceil(tile_rows)).next_multiple_of(6);
@@ -161,6 +158,7 @@ impl Plan {
             tile_rows,
             tile_cols,
             dots,
+            a_col_stride,
             packs_b,
         }
     }
@@ -179,7 +177,10 @@ impl Plan {
         let (cols, [a, _, o]) = (self.tile_cols.min(self.n), self.types);
         match self.dots {
             true => 0,
-            false => self.pack_len(cols) + multiply_len(a, a, o, (self.tile_rows, k, cols)),
+            false => {
+                let shape = (self.tile_rows, k, cols);
+                self.pack_len(cols) + multiply_len(a, a, o, self.a_col_stride, shape)
+            }
         }
     }
 
@@ -219,7 +220,10 @@ impl Plan {
             return;
         }
         let (packed, scratch) = scratch.split_at_mut(self.pack_len(cols));
-        let b = pack::<A, B>(b, k, cols, packed);
+        let b = match self.packs_b {
+            true => pack::<A, B>(b, k, cols, packed),
+            false => pack_or_read::<A, B>(b, k, cols, packed),
+        };
         let to = Target {
             out,
             at,
@@ -241,7 +245,7 @@ vectorize! {
     ) {
         let a = &a[..k];
         for (j, out) in out.iter_mut().enumerate() {
-            let dot = simd::dot_in::<A, A, B>(a, &b.data[j * b.col_stride..][..k]);
+            let dot = simd::dot_in::<F, A, A, B>(a, &b.data[j * b.col_stride..][..k]);
             *out = O::round(if write == Write::Assign { dot } else { out.widen() + dot });
         }
     }

@@ -1,21 +1,20 @@
 //! One product on this thread: packing of the right operand, then multiplication.
 //!
 //! `C` is the type that a product is computed in: operands are rounded to it where they are wider. Unless
-//! the product is of bf16 pairs, a packed operand is dense f32, which holds numbers of any type exactly.
+//! the product is of bf16 pairs, a packed operand is f32, which holds numbers of any type exactly: 16-bit operands are
+//! widened while they are packed.
 //!
-//! gemm is fastest, and allocates nothing, on a column-major product whose left operand has unit stride along
-//! the rows. Row-major `out` is that product transposed, `out^T = b^T . a^T`, so `b` needs unit stride along `n`, whole
-//! vectors of it: otherwise it is packed, 3 % of the time at 1024 rows. An f32 `a` is read in place, whatever
-//! its strides: gemm would copy one that is strided along `k`, except for narrow tiles; those are as fast here.
+//! `b` is packed into panels of columns, each `[k, cols]`, or read in place where that is as good: rows of whole vectors
+//! that few rows of `a` are multiplied with. `a` is packed block by block along `k`, but for f32 rows, which are read in
+//! place, and narrow products. The rest is in [`micro`] and [`pairs`].
 
 use candle_core::DType;
-use gemm::Parallelism;
 
-use super::pairs;
-use crate::Write;
+use super::{micro, pairs};
 use crate::element::{Element, in_type};
 use crate::par::Shared;
-use crate::simd::{self, LANES, vectorize};
+use crate::simd::{LANES, vectorize};
+use crate::{Isa, Write, isa};
 
 /// One strided matrix.
 #[derive(Clone, Copy)]
@@ -93,15 +92,51 @@ impl<T: Element> Target<T> {
 /// A right operand ready for [`multiply`].
 #[derive(Clone, Copy)]
 pub(crate) enum Packed<'a> {
-    /// Rows of whole vectors.
-    Dense(Matrix<'a, f32>),
+    /// Rows of whole vectors, where they are.
+    Rows(Matrix<'a, f32>),
+    /// Panels of at most [`micro::panel_cols`] columns, of whole vectors.
+    Panels(&'a [f32]),
     /// Pairs of bf16 along `k`, see [`pairs`].
     Pairs(&'a [u32]),
 }
 
+impl Packed<'_> {
+    /// From row `first` on, column `col` and those after it in its panel; returns how many columns that may be.
+    fn columns(self, k: usize, n: usize, first: usize, col: usize) -> (micro::Columns, usize) {
+        let panel_cols = micro::panel_cols();
+        let (data, k_step, at, cols) = match self {
+            Self::Rows(b) => (b.data, b.row_stride, first * b.row_stride + col, panel_cols),
+            Self::Panels(data) => {
+                let panel = col / panel_cols * panel_cols;
+                let width = panel_cols.min(n.next_multiple_of(LANES) - panel);
+                let at = k * panel + first * width + (col - panel);
+                (data, width, at, panel + width - col)
+            }
+            Self::Pairs(_) => unreachable!("pairs have a product of their own"),
+        };
+        let start = data.as_ptr().wrapping_add(at);
+        (micro::Columns { start, k_step }, cols)
+    }
+
+    /// Whether `[k, n]` numbers, in whole vectors, are there.
+    fn holds(self, k: usize, n: usize) -> bool {
+        let padded = n.next_multiple_of(LANES);
+        match self {
+            Self::Rows(b) => b.reach(k, padded) <= b.data.len(),
+            Self::Panels(data) => k * padded <= data.len(),
+            Self::Pairs(data) => k.div_ceil(2) * padded <= data.len(),
+        }
+    }
+}
+
+/// Rows of a panel of the left operand: whole register tiles in whole vectors.
+const PANEL_ROWS: usize = 48;
+/// A product of at most so many columns reads an f32 left operand in place, whatever its strides.
+const NARROW: usize = 128;
+
 /// Whether products in `c` go through f32 matrices.
 pub(super) fn is_dense(c: DType) -> bool {
-    !(c == DType::BF16 && simd::has_bf16_products())
+    !(c == DType::BF16 && isa::in_use() == Isa::Avx512Bf16)
 }
 
 /// Whether a right operand of type `b` needs no packing.
@@ -109,49 +144,64 @@ pub(super) fn is_packed(c: DType, b: DType, col_stride: usize, n: usize) -> bool
     (c, b) == (DType::F32, DType::F32) && col_stride == 1 && n.is_multiple_of(LANES)
 }
 
-/// Whether a left operand of type `a` needs no packing.
-pub(super) fn reads_in_place(c: DType, a: DType, col_stride: usize, k: usize) -> bool {
+/// Whether a left operand of type `a` needs no packing for a product of `n` columns.
+pub(super) fn reads_in_place(c: DType, a: DType, col_stride: usize, k: usize, n: usize) -> bool {
     match (c, a) {
-        (DType::F32, DType::F32) => true,
+        (DType::F32, DType::F32) => col_stride == 1 || n <= NARROW,
         (DType::BF16, DType::BF16) => !is_dense(c) && pairs::is_packed(col_stride, k),
         _ => false,
     }
 }
 
-/// Scratch of [`pack`] where it does not read in place.
+/// Scratch of [`pack`].
 pub(crate) fn pack_len(c: DType, k: usize, n: usize) -> usize {
     let rows = if is_dense(c) { k } else { k.div_ceil(2) };
     rows * n.next_multiple_of(LANES)
 }
 
-/// The same for rows of contiguous elements of type `b`, 0 if they are read in place.
-pub(crate) fn pack_rows_len(c: DType, b: DType, k: usize, n: usize) -> usize {
+/// Packs `b` `[k, n]`.
+pub(crate) fn pack<'a, C: Element, B: Element>(
+    b: Matrix<B>,
+    k: usize,
+    n: usize,
+    scratch: &'a mut [f32],
+) -> Packed<'a> {
+    let scratch = &mut scratch[..pack_len(C::DTYPE, k, n)];
+    if !is_dense(C::DTYPE) {
+        let scratch = pairs::words(scratch);
+        pairs::pack(b, k, n, pairs::COLS, scratch);
+        return Packed::Pairs(scratch);
+    }
+    let panel_cols = micro::panel_cols();
+    for col in (0..n).step_by(panel_cols) {
+        let cols = panel_cols.min(n - col);
+        let padded = cols.next_multiple_of(LANES);
+        let panel = &mut scratch[k * col..][..k * padded];
+        copy::<C, B>(b.from(0, col), k, cols, panel, padded);
+    }
+    Packed::Panels(scratch)
+}
+
+/// Scratch of [`pack_or_read`] for rows of contiguous elements of type `b`: 0 if they are read in place.
+pub(crate) fn pack_or_read_len(c: DType, b: DType, k: usize, n: usize) -> usize {
     match is_packed(c, b, 1, n) {
         true => 0,
         false => pack_len(c, k, n),
     }
 }
 
-/// Makes `b` `[k, n]` ready, in place if possible.
-pub(crate) fn pack<'a, C: Element, B: Element>(
+/// Makes `b` `[k, n]` ready, in place if possible: for products of few rows.
+pub(crate) fn pack_or_read<'a, C: Element, B: Element>(
     b: Matrix<'a, B>,
     k: usize,
     n: usize,
     scratch: &'a mut [f32],
 ) -> Packed<'a> {
-    let packed = is_packed(C::DTYPE, B::DTYPE, b.col_stride, n);
-    if let Some(data) = B::as_f32s(b.data).filter(|_| packed) {
-        return Packed::Dense(Matrix::rows(data, b.row_stride));
-    }
-    let scratch = &mut scratch[..pack_len(C::DTYPE, k, n)];
-    if is_dense(C::DTYPE) {
-        let stride = n.next_multiple_of(LANES);
-        copy::<C, B>(b, k, n, scratch, stride);
-        Packed::Dense(Matrix::rows(scratch, stride))
-    } else {
-        let scratch = pairs::words(scratch);
-        pairs::pack(b, k, n, pairs::COLS, scratch);
-        Packed::Pairs(scratch)
+    match B::as_f32s(b.data) {
+        Some(data) if is_packed(C::DTYPE, B::DTYPE, b.col_stride, n) => {
+            Packed::Rows(Matrix::rows(data, b.row_stride))
+        }
+        _ => pack::<C, B>(b, k, n, scratch),
     }
 }
 
@@ -160,14 +210,15 @@ pub(crate) fn multiply_len(
     c: DType,
     a: DType,
     o: DType,
+    a_col_stride: usize,
     (m, k, n): (usize, usize, usize),
 ) -> usize {
     if !is_dense(c) {
         return k.div_ceil(2) * m.next_multiple_of(LANES);
     }
-    let a_len = match (c, a) {
-        (DType::F32, DType::F32) => 0,
-        _ => m * k.next_multiple_of(LANES),
+    let a_len = match reads_in_place(c, a, a_col_stride, k, n) {
+        true => 0,
+        false => m * micro::max_block_len(k).next_multiple_of(LANES),
     };
     let tile_len = match o {
         // For the columns after the last whole vector, which smaller tiles than this may have.
@@ -192,110 +243,145 @@ pub(crate) unsafe fn multiply<C: Element, A: Element, O: Element>(
     if m * n == 0 {
         return;
     }
-    let b = match b {
-        Packed::Dense(b) => b,
-        Packed::Pairs(b) => {
-            // SAFETY: as for this function; pairs are packed only where this machine multiplies them.
-            return unsafe { pairs::multiply((m, k, n), a, b, to, write, scratch) };
-        }
-    };
-    let in_place = A::as_f32s(a.data).filter(|_| C::DTYPE == DType::F32);
-    let (a, scratch) = match in_place {
-        Some(data) => {
-            let (row_stride, col_stride) = (a.row_stride, a.col_stride);
-            let a = Matrix {
-                data,
-                row_stride,
-                col_stride,
-            };
-            (a, scratch)
-        }
-        None => {
-            let stride = k.next_multiple_of(LANES);
-            let (dense, rest) = scratch.split_at_mut(m * stride);
-            copy::<C, A>(a, m, k, dense, stride);
-            (Matrix::rows(&*dense, stride), rest)
-        }
-    };
-    // Whole vectors of an f32 output are written by gemm, anything else goes through a tile of scratch.
-    let direct = match to.f32s() {
-        Some(to) => {
-            let whole = n - n % LANES;
-            // SAFETY: as for this function.
-            unsafe { gemm((m, k, whole), a, b, to, write) };
-            whole
-        }
-        None => 0,
-    };
-    if direct < n {
-        let (cols, padded) = (n - direct, (n - direct).next_multiple_of(LANES));
-        let tile = &mut scratch[..m * padded];
-        let to_tile = Target::rows(tile, padded);
-        // SAFETY: the scratch is this task's own.
-        unsafe { gemm((m, k, padded), a, b.from(0, direct), to_tile, Write::Assign) };
-        for (r, tile) in tile.chunks_exact(padded).enumerate() {
-            // SAFETY: as for this function.
-            let out = unsafe { to.out.slice(to.at + r * to.row_stride + direct, cols) };
-            store(&tile[..cols], out, write);
-        }
+    assert!(b.holds(k, n), "the product reads past b");
+    assert!(a.reach(m, k) <= a.data.len(), "the product reads past a");
+    if let Packed::Pairs(b) = b {
+        // SAFETY: as for this function; pairs are packed only where this machine multiplies them.
+        return unsafe { pairs::multiply((m, k, n), a, b, to, write, scratch) };
     }
-}
-
-/// An f32 product. `b` must have unit stride along its rows of `n` elements, a multiple of 16; else gemm
-/// allocates, but the result is right.
-///
-/// # Safety
-/// No other task touches the elements of `to` meanwhile.
-unsafe fn gemm(
-    (m, k, n): (usize, usize, usize),
-    a: Matrix<f32>,
-    b: Matrix<f32>,
-    to: Target<f32>,
-    write: Write,
-) {
-    if n == 0 {
-        return;
-    }
-    assert!(a.reach(m, k) <= a.data.len(), "gemm reads past a");
-    assert!(b.reach(k, n) <= b.data.len(), "gemm reads past b");
-    let out = to.out.pointer(to.at, (m - 1) * to.row_stride + n);
-    let tile_cols = if a.col_stride == 1 { n } else { narrow_cols() };
-    for col in (0..n).step_by(tile_cols) {
-        let b = b.from(0, col);
-        // SAFETY: by the assertions every element that gemm reaches is inside its slice, and the caller keeps
-        // others from `out`. The product is the transposed one, so m and n, rows and columns swap.
-        unsafe {
-            gemm::gemm(
-                tile_cols.min(n - col),
-                m,
-                k,
-                out.add(col),
-                to.row_stride as isize,
-                1,
-                write == Write::Accumulate,
-                b.data.as_ptr(),
-                b.row_stride as isize,
-                b.col_stride as isize,
-                a.data.as_ptr(),
-                a.row_stride as isize,
-                a.col_stride as isize,
-                1.0f32,
-                1.0f32,
-                false,
-                false,
-                false,
-                Parallelism::None,
+    let in_place = reads_in_place(C::DTYPE, A::DTYPE, a.col_stride, k, n);
+    let in_place = A::as_f32s(a.data).filter(|_| in_place);
+    let a_len = match in_place {
+        Some(_) => 0,
+        None => m * micro::max_block_len(k).next_multiple_of(LANES),
+    };
+    let (packed, scratch) = scratch.split_at_mut(a_len);
+    // Whole vectors of an f32 output are written where they belong, anything else goes through a tile of scratch.
+    let direct = to.f32s();
+    let whole = direct.map_or(0, |_| n - n % LANES);
+    let padded = (n - whole).next_multiple_of(LANES);
+    let tile = &mut scratch[..m * padded];
+    for (first, len) in micro::blocks(k) {
+        let left = match in_place {
+            Some(data) => Left::in_place(
+                Matrix {
+                    data,
+                    row_stride: a.row_stride,
+                    col_stride: a.col_stride,
+                },
+                first,
+            ),
+            None => Left::pack::<C, A>(a.from(0, first), m, len, packed),
+        };
+        let later = first > 0;
+        let columns = |range: std::ops::Range<usize>, out: micro::Out| {
+            let mut col = range.start;
+            while col < range.end {
+                let (b, cols) = b.columns(k, n, first, col);
+                let cols = cols.min(range.end - col);
+                let out = micro::Out {
+                    start: out.start.wrapping_add(col - range.start),
+                    ..out
+                };
+                // SAFETY: operands hold this block by the assertions; `out` has `m` rows of the range's columns, and
+                // is this task's own.
+                unsafe { micro::panel((m, len, cols / LANES), |row| left.rows(row), b, out) };
+                col += cols;
+            }
+        };
+        if let (Some(to), true) = (direct, whole > 0) {
+            let start = to.out.pointer(to.at, (m - 1) * to.row_stride + whole);
+            let adds = later || write == Write::Accumulate;
+            columns(
+                0..whole,
+                micro::Out {
+                    start,
+                    row_step: to.row_stride,
+                    adds,
+                },
+            );
+        }
+        if padded > 0 {
+            let start = tile.as_mut_ptr();
+            columns(
+                whole..whole + padded,
+                micro::Out {
+                    start,
+                    row_step: padded,
+                    adds: later,
+                },
             );
         }
     }
+    if padded > 0 {
+        for (r, tile) in tile.chunks_exact(padded).enumerate() {
+            // SAFETY: as for this function.
+            let out = unsafe { to.out.slice(to.at + r * to.row_stride + whole, n - whole) };
+            store(&tile[..n - whole], out, write);
+        }
+    }
 }
 
-/// Tiles up to this width let gemm read an operand that is strided along `k` in place: twice the height
-/// of its register tile.
-pub(crate) fn narrow_cols() -> usize {
-    match simd::isa() {
-        "avx2" => 32,
-        _ => 128,
+/// One block along `k` of a left operand.
+#[derive(Clone, Copy)]
+enum Left<'a> {
+    /// Rows of f32, where they are or in scratch.
+    Rows(Matrix<'a, f32>),
+    /// Panels of [`PANEL_ROWS`] rows, fewer in the last: each `[len, rows]`.
+    Panels {
+        data: &'a [f32],
+        m: usize,
+        len: usize,
+    },
+}
+
+impl<'a> Left<'a> {
+    fn in_place(a: Matrix<'a, f32>, first: usize) -> Self {
+        Self::Rows(a.from(0, first))
+    }
+
+    /// `a` `[m, len]`, in `C`.
+    fn pack<C: Element, A: Element>(
+        a: Matrix<A>,
+        m: usize,
+        len: usize,
+        scratch: &'a mut [f32],
+    ) -> Self {
+        if a.row_stride != 1 {
+            let stride = len.next_multiple_of(LANES);
+            copy::<C, A>(a, m, len, scratch, stride);
+            return Self::Rows(Matrix::rows(scratch, stride));
+        }
+        // A transposed matrix: contiguous along its rows already.
+        for first in (0..m).step_by(PANEL_ROWS) {
+            let rows = PANEL_ROWS.min(m - first);
+            let panel = &mut scratch[first * len..][..rows * len];
+            copy::<C, A>(a.from(first, 0).t(), len, rows, panel, rows);
+        }
+        Self::Panels {
+            data: scratch,
+            m,
+            len,
+        }
+    }
+
+    /// From `row` on, a register tile's rows.
+    fn rows(self, row: usize) -> micro::Rows {
+        match self {
+            Self::Rows(a) => micro::Rows {
+                start: a.data.as_ptr().wrapping_add(row * a.row_stride),
+                row_step: a.row_stride,
+                k_step: a.col_stride,
+            },
+            Self::Panels { data, m, len } => {
+                let panel = row / PANEL_ROWS * PANEL_ROWS;
+                micro::Rows {
+                    start: data.as_ptr().wrapping_add(panel * len + (row - panel)),
+                    row_step: 1,
+                    k_step: PANEL_ROWS.min(m - panel),
+                }
+            }
+        }
     }
 }
 

@@ -1,10 +1,9 @@
 //! Matrix products against the plain definition: shapes around the tile sizes, all stride patterns, batches.
 
-mod common;
-
 use candle_core::{CpuStorage, DType, Layout, Result, Shape};
-use common::*;
 use tt_cpu::{FusedOps, Write, reference};
+
+use crate::common::{self, *};
 
 #[derive(Clone, Copy, Debug)]
 enum Stored {

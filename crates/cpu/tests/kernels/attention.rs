@@ -1,10 +1,9 @@
 //! Attention, forward and backward, against the plain definition, which is checked against finite differences.
 
-mod common;
-
 use candle_core::{CpuStorage, Layout, Result};
-use common::*;
 use tt_cpu::{AttentionParams, FusedOps, reference};
+
+use crate::common::*;
 
 /// `parts` tensors `[B, T, heads, D]` side by side in the rows of one storage, as a fused projection leaves them, and
 /// their dense copies.

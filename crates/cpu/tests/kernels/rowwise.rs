@@ -1,11 +1,10 @@
 //! RMSNorm, RoPE, SwiGLU, embedding, reductions and elementwise operations against their plain definitions,
 //! and gradients against finite differences of these.
 
-mod common;
-
 use candle_core::{CpuStorage, Layout, Result};
-use common::*;
 use tt_cpu::{FusedOps, Write, reference};
+
+use crate::common::*;
 
 const EPS: f32 = 1e-6;
 

@@ -1,10 +1,9 @@
 //! Linear cross-entropy against the plain definition, which is checked against finite differences.
 
-mod common;
-
 use candle_core::{CpuStorage, Result};
-use common::*;
 use tt_cpu::{CrossEntropyParams, FusedOps, reference};
+
+use crate::common::*;
 
 const PLAIN: CrossEntropyParams = CrossEntropyParams {
     ignore_index: -100,

@@ -4,11 +4,10 @@
 //! by element. Results that go through rounded intermediates (probabilities, gradients of scores and logits) are held
 //! to a relative distance of `u` a rounding over the whole, roundings being independent.
 
-mod common;
-
 use candle_core::{CpuStorage, DType, Layout, Result};
-use common::*;
 use tt_cpu::{AttentionParams, CrossEntropyParams, FusedOps, RngKey, Write, reference};
+
+use crate::common::*;
 
 const HALVES: [DType; 2] = [DType::BF16, DType::F16];
 

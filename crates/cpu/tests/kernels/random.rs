@@ -1,10 +1,9 @@
 //! Random numbers: reproducible, independent of how many are drawn, and distributed as promised.
 
-mod common;
-
 use candle_core::{CpuStorage, Result};
-use common::*;
 use tt_cpu::{FusedOps, RngKey};
+
+use crate::common::*;
 
 const RNG: RngKey = RngKey { key: 42, stream: 7 };
 

@@ -1,11 +1,10 @@
 //! Optimizer steps against their plain definitions, for f32 and bf16 states, and the sums that metrics are made of.
 
-mod common;
-
 use candle_core::{CpuStorage, Result};
-use common::*;
 use half::bf16;
 use tt_cpu::{FusedOps, UpdateRule, reference};
+
+use crate::common::*;
 
 /// More than a task takes, and no multiple of any block.
 const LEN: usize = 40_003;

@@ -1,10 +1,9 @@
 //! The bits of every result are the same for any number of threads.
 
-mod common;
-
 use candle_core::{CpuStorage, DType, Layout, Result};
-use common::*;
 use tt_cpu::{AttentionParams, CrossEntropyParams, FusedOps, RngKey, Write};
+
+use crate::common::*;
 
 /// The results of one call to each kernel with activations of `dtype`, on sizes that give every thread several tasks.
 fn everything(dtype: DType) -> Result<Vec<Vec<u32>>> {
