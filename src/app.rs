@@ -18,6 +18,7 @@ use crate::hydra_help;
 use crate::migration;
 use crate::out;
 use crate::plugins::Plugins;
+use crate::program::{self, Program, TPU_TRAIN};
 use crate::rerun;
 use crate::supervise::{self, worker};
 use crate::sweep;
@@ -25,6 +26,7 @@ use crate::sweep;
 /// The program. What is added replaces a built-in of the same name.
 pub struct App {
     plugins: Plugins,
+    program: Program,
 }
 
 impl Default for App {
@@ -38,6 +40,16 @@ impl App {
     pub fn new() -> Self {
         Self {
             plugins: Plugins::built_in(),
+            program: TPU_TRAIN,
+        }
+    }
+
+    /// The same under another name, which help, `--version`, completion and commands to type then have:
+    /// `App::named("my-lab", env!("CARGO_PKG_VERSION"))`. Without it they say `tpu-train`.
+    pub fn named(name: &'static str, version: &'static str) -> Self {
+        Self {
+            program: Program { name, version },
+            ..Self::new()
         }
     }
 
@@ -74,6 +86,7 @@ impl App {
 
     /// Does what the arguments after the program's name ask for. Errors are printed here, once.
     pub fn run(self, args: impl IntoIterator<Item = OsString>) -> ExitCode {
+        program::set(self.program);
         let begun = worker::begin().and_then(|()| Ok(sweep::leash::watch()?));
         let done = begun
             .map_err(Failure::Run)
@@ -91,12 +104,14 @@ impl App {
         match cli::parse(args).map_err(Failure::request)? {
             Request::Help(args) => {
                 out::text(cli::help(
+                    self.program.name,
                     &configs::composer(&args, own, ROOT_CONFIG)?.groups(),
                 ));
                 Ok(ExitCode::SUCCESS)
             }
             Request::Version => {
-                out::line(concat!("tpu-train ", env!("CARGO_PKG_VERSION")));
+                let Program { name, version } = self.program;
+                out::line(format!("{name} {version}"));
                 Ok(ExitCode::SUCCESS)
             }
             Request::HydraHelp(args) => {

@@ -129,17 +129,18 @@ fn merged(config: &ExportConfig, invocation: &Invocation) -> anyhow::Result<Expo
         BaseOrigin::Seed(_) => None,
     };
     let snapshot = described(&|name| stored.file(name))?;
-    let stored = Arc::new(stored);
+    let (names, stored) = (stored.model.tensor_names(), Arc::new(stored));
     let tensors = stored.model.params().into_iter().map(|spec| {
-        let of_base = base_weights
-            .as_ref()
-            .and_then(|weights| weights.dtype(&spec.path));
+        let of_base = base_weights.as_ref().and_then(|weights| {
+            let name = names.found(&spec.path, |name| weights.contains(name));
+            weights.dtype(&name)
+        });
         let format = config.dtype.unwrap_or(Format::of(of_base));
         let (of, shape, path) = (stored.clone(), spec.shape.clone(), spec.path.clone());
         let tensor = LazyTensor::new(format.dtype(), spec.shape, move || {
             Ok(format.tensor(&shape, &merged_values(&of, &path)?))
         });
-        (spec.path, tensor)
+        (names.saved(&spec.path), tensor)
     });
     Ok(Snapshot {
         model: tensors.collect(),

@@ -73,7 +73,7 @@ pub use stop::StopFlag;
 pub use totals::{StepNumbers, Totals};
 pub use training::{Clipping, Training};
 pub use validation::Continuation;
-pub use weights::load_params;
+pub use weights::{check_weights, load_params};
 
 pub use tt_collators::IGNORE;
 

@@ -57,9 +57,9 @@ pub(crate) fn snapshot(
 }
 
 fn whole_model(training: &Training) -> TensorMap<SavedTensor> {
-    let params = training.params.iter();
+    let (names, params) = (training.model.tensor_names(), training.params.iter());
     params
-        .map(|(spec, parameter)| (spec.path.clone(), SavedTensor::of(parameter)))
+        .map(|(spec, parameter)| (names.saved(&spec.path), SavedTensor::of(parameter)))
         .collect()
 }
 
