@@ -61,7 +61,7 @@ pub use training::{Clipping, StepNumbers, StepOutput, Totals, Training};
 pub use validation::Continuation;
 pub use weights::load_params;
 
-pub use tt_collators::IGNORE;
+pub use tt_collators::{IGNORE, Prediction};
 
 /// The loss of a micro-batch, on the device.
 pub struct Loss {

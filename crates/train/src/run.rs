@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tt_checkpoint::{Saved, Writer};
 use tt_collators::{Batch, Loader, Pipeline};
 use tt_data::DataError;
-use tt_metrics::{Metrics, Scalars, StepRecord, ValRecord};
+use tt_metrics::{End, Metrics, Scalars, StepRecord, ValRecord};
 
 use crate::Trainer;
 use crate::bad_step::{self, BadStep};
@@ -84,7 +84,20 @@ impl Run {
         })
     }
 
+    /// Trains, and tells the sinks how it has ended.
     pub fn complete(mut self) -> Result<Outcome> {
+        let outcome = self.train();
+        let end = match &outcome {
+            Ok(outcome) => outcome.ending.into(),
+            Err(error) => End::Failed(error.to_string()),
+        };
+        let durable = self.metrics.finish(&end);
+        let outcome = outcome?;
+        durable?;
+        Ok(outcome)
+    }
+
+    fn train(&mut self) -> Result<Outcome> {
         self.catch_up()?;
         while !self.is_done() && !self.stop.is_requested() {
             // Waiting for data is part of a step: slow data must show in the tokens per second.
@@ -337,14 +350,15 @@ impl Run {
         }
     }
 
-    fn end(mut self) -> Result<Outcome> {
+    fn end(&mut self) -> Result<Outcome> {
         let is_stopped = self.stop.is_requested();
         if self.training.step == 0 && !is_stopped {
             return Err(Error::NoData);
         }
-        let final_val_loss = match self.is_done() {
-            true => self.validate()?,
-            false => None,
+        let final_val_loss = if self.is_done() {
+            self.validate()?
+        } else {
+            None
         };
         let ending = match final_val_loss {
             Some(_) => Ending::Finished,
@@ -360,12 +374,11 @@ impl Run {
             }
             Ending::Stopped => Vec::new(),
         };
-        self.metrics.finish()?;
         Ok(Outcome {
             ending,
             step: self.training.step,
             final_val_loss,
-            checkpoint: self.checkpoint.unwrap_or_default(),
+            checkpoint: self.checkpoint.clone().unwrap_or_default(),
             tokens_per_second: self.trained_tokens as f64
                 / self.trained.as_secs_f64().max(f64::MIN_POSITIVE),
             continuations,
