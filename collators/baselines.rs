@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::Batch;
+use crate::batch::Batch;
 
 /// Cross-entropies over the validation targets, at the positions that the loss counts.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -88,13 +88,19 @@ impl Bigrams {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::example::Example;
+    use crate::spec::BatchSpec;
 
     /// One row, one segment.
     fn batch(ids: &[u32]) -> Batch {
-        let labels: Vec<i64> = ids.iter().map(|&id| i64::from(id)).collect();
+        let mut example = Example {
+            input_ids: ids.to_vec(),
+            ..Example::default()
+        };
+        example.label_all();
         let mut batch = Batch::default();
-        batch.clear(1, ids.len(), 0);
-        batch.put(0, 1, ids, &labels);
+        batch.clear((1, ids.len()), 0, &BatchSpec::default());
+        batch.put(0, 1, &example, 0..ids.len());
         batch
     }
 

@@ -1,27 +1,33 @@
 //! A batch on the host: what one micro-step trains on.
 
+use std::ops::Range;
+
 use tt_data::Cursor;
 
-/// The label of a position that the loss leaves out.
-pub const IGNORE: i64 = -100;
+use crate::example::Example;
+use crate::field::{Field, IGNORE, STANDARD, Slice, Values};
+use crate::layout::Prediction;
+use crate::spec::BatchSpec;
 
-/// Tokens of one micro-batch, `[rows, seq_len]` row by row, and the data position after it.
+/// Fields of one micro-batch, `[rows, seq_len]` row by row, and the data position after it.
 ///
-/// Labels are not shifted: the label of a token is the token itself, and the loss compares the
-/// prediction at `t` with `labels[t + 1]`, as in Hugging Face.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// The label of a token stands at the token; [`Prediction`] tells which output of the model is compared with it.
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Batch {
     pub rows: usize,
     pub seq_len: usize,
     pub input_ids: Vec<u32>,
-    /// [`IGNORE`] at the first token of each segment, so that no document predicts the next, and
-    /// at padding.
+    /// [`IGNORE`] at padding, and for [`Prediction::NextToken`] at the first token of each segment, so that no document
+    /// predicts the next.
     pub labels: Vec<i64>,
     /// Documents of a row counted from 1; 0 is padding. A token attends within its segment, so
     /// this is the attention mask too.
     pub segment_ids: Vec<u32>,
     /// Positions within the segment.
     pub position_ids: Vec<u32>,
+    /// What the collator adds.
+    pub fields: Vec<(Field, Values)>,
+    pub prediction: Prediction,
     /// Labels that the loss counts.
     pub num_targets: usize,
     /// Where in the data each row begins; rows of padding alone are left out.
@@ -31,8 +37,21 @@ pub struct Batch {
 }
 
 impl Batch {
+    /// For `rows` rows of data, every position counting: what the largest batch takes.
+    pub fn full(rows: usize, seq_len: usize, spec: &BatchSpec) -> Self {
+        let mut batch = Self::default();
+        let rows = rows * spec.rows_of_each();
+        batch.clear((rows, seq_len), 0, spec);
+        batch.labels.fill(0);
+        batch.segment_ids.fill(1);
+        let positions = (0..seq_len as u32).cycle();
+        batch.position_ids = positions.take(rows * seq_len).collect();
+        batch.num_targets = rows * (seq_len - spec.prediction.shift());
+        batch
+    }
+
     /// Makes every position padding, in the buffers that are there.
-    pub(crate) fn clear(&mut self, rows: usize, seq_len: usize, pad_id: u32) {
+    pub(crate) fn clear(&mut self, (rows, seq_len): (usize, usize), pad_id: u32, spec: &BatchSpec) {
         fn fill<T: Copy>(values: &mut Vec<T>, len: usize, value: T) {
             values.clear();
             values.resize(len, value);
@@ -44,31 +63,104 @@ impl Batch {
         fill(&mut self.labels, len, IGNORE);
         fill(&mut self.segment_ids, len, 0);
         fill(&mut self.position_ids, len, 0);
+        if !self.fields.iter().map(|(field, _)| field).eq(&spec.fields) {
+            let values = |field: &Field| (*field, Values::empty(field.padding, 0));
+            self.fields = spec.fields.iter().map(values).collect();
+        }
+        for (field, values) in &mut self.fields {
+            let len = if field.is_per_row() { rows } else { len };
+            values.fill(len, field.padding);
+        }
+        self.prediction = spec.prediction;
         self.num_targets = 0;
         self.starts.clear();
     }
 
-    /// Puts a segment at `start..start + ids.len()`, which is within a row.
-    pub(crate) fn put(&mut self, start: usize, segment: u32, ids: &[u32], labels: &[i64]) {
-        let range = start..start + ids.len();
-        self.input_ids[range.clone()].copy_from_slice(ids);
-        self.labels[range.clone()].copy_from_slice(labels);
-        self.labels[start] = IGNORE;
-        self.num_targets += labels[1..].iter().filter(|&&label| label != IGNORE).count();
-        self.segment_ids[range.clone()].fill(segment);
-        for (id, position) in self.position_ids[range].iter_mut().zip(0..) {
+    /// Puts the tokens `range` of an example at `start`, which leaves room for them in its row, as a segment.
+    pub(crate) fn put(
+        &mut self,
+        start: usize,
+        segment: u32,
+        example: &Example,
+        range: Range<usize>,
+    ) {
+        let here = start..start + range.len();
+        self.input_ids[here.clone()].copy_from_slice(&example.input_ids[range.clone()]);
+        self.labels[here.clone()].copy_from_slice(&example.labels[range.clone()]);
+        if self.prediction == Prediction::NextToken {
+            self.labels[start] = IGNORE;
+        }
+        let targets = self.labels[here.clone()].iter();
+        self.num_targets += targets.filter(|&&label| label != IGNORE).count();
+        self.segment_ids[here.clone()].fill(segment);
+        for (id, position) in self.position_ids[here].iter_mut().zip(0..) {
             *id = position;
+        }
+        for ((field, to), (_, from)) in self.fields.iter_mut().zip(&example.fields) {
+            if field.is_per_row() {
+                to.put(start / self.seq_len, from, 0..1);
+            } else {
+                to.put(start, from, range.clone());
+            }
         }
     }
 
-    /// What the loss counts: each target with the token before it.
+    /// The field of a name.
+    pub fn field(&self, name: &str) -> Option<Slice<'_>> {
+        let mut fields = self.iter();
+        fields.find_map(|(field, values)| (field.name == name).then_some(values))
+    }
+
+    /// All fields: those that every batch has, and what the collator adds.
+    pub fn iter(&self) -> impl Iterator<Item = (Field, Slice<'_>)> {
+        let standard = [
+            Slice::U32(&self.input_ids),
+            Slice::I64(&self.labels),
+            Slice::U32(&self.segment_ids),
+            Slice::U32(&self.position_ids),
+        ];
+        let added = self.fields.iter();
+        let added = added.map(|(field, values)| (*field, values.as_slice()));
+        STANDARD.into_iter().zip(standard).chain(added)
+    }
+
+    /// What the loss counts: each target with the token at whose place it is predicted.
     pub fn targets(&self) -> impl Iterator<Item = (u32, u32)> {
+        let shift = self.prediction.shift();
         let rows = self
             .input_ids
             .chunks(self.seq_len)
             .zip(self.labels.chunks(self.seq_len));
-        rows.flat_map(|(ids, labels)| ids.iter().zip(&labels[1..]))
+        rows.flat_map(move |(ids, labels)| ids.iter().zip(&labels[shift..]))
             .filter(|&(_, &label)| label != IGNORE)
             .map(|(&id, &label)| (id, label as u32))
+    }
+
+    /// Where in the data each row begins and ends; rows of padding alone are left out. Rows made of one row of data have
+    /// it all.
+    pub fn extents(&self) -> impl Iterator<Item = (Cursor, Cursor)> {
+        let starts = self.starts.iter().enumerate();
+        starts.map(|(row, &start)| {
+            let mut later = self.starts[row..].iter().copied();
+            let end = later.find(|&other| other != start);
+            (start, end.unwrap_or(self.cursor))
+        })
+    }
+
+    /// Leaves out of the loss what is not in `row`: it has no labels, and its fields are padding.
+    pub fn keep_row(&mut self, row: usize) {
+        let (rows, seq_len) = (self.rows, self.seq_len);
+        for other in (0..rows).filter(|other| *other != row) {
+            let range = other * seq_len..(other + 1) * seq_len;
+            self.labels[range.clone()].fill(IGNORE);
+            for (field, values) in &mut self.fields {
+                let range = if field.is_per_row() {
+                    other..other + 1
+                } else {
+                    range.clone()
+                };
+                values.pad(range, field.padding);
+            }
+        }
     }
 }

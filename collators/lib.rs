@@ -17,8 +17,12 @@
 
 mod baselines;
 mod batch;
+mod example;
+mod field;
+mod layout;
 mod loader;
 mod pipeline;
+mod spec;
 mod tokenize;
 
 use std::sync::Arc;
@@ -28,42 +32,72 @@ use tt_config::{Entry, Table};
 use tt_data::{DataError, Row, Tokenizer};
 
 pub use baselines::Baselines;
-pub use batch::{Batch, IGNORE};
+pub use batch::Batch;
+pub use example::{Example, Examples};
+pub use field::{Element, Field, IGNORE, Padding, Per, Slice, Values, WEIGHTS};
+pub use layout::{Layout, Prediction};
 pub use loader::{BatchShape, Loader};
 pub use pipeline::{Pipeline, PipelineOptions};
+pub use spec::BatchSpec;
 pub use tokenize::{TokenizeCollator, TokenizeConfig};
 
-/// Turns one row of a data set into tokens and labels.
+/// Turns one row of a data set into tokens, labels, and whatever else the objective needs.
 ///
 /// That is all a collator decides. Order, packing and the data position are the [`Loader`]'s, so
 /// no collator can break a resume.
+///
+/// ```
+/// use tt_collators::{Collator, Examples, Field, Layout};
+/// use tt_data::{DataError, Row};
+///
+/// /// Bytes as tokens; a vowel counts twice in the loss.
+/// struct Vowels;
+///
+/// impl Collator for Vowels {
+///     fn layout(&self) -> Layout {
+///         Layout::Packed
+///     }
+///
+///     fn fields(&self) -> Vec<Field> {
+///         vec![Field::weights()]
+///     }
+///
+///     fn encode(&self, row: &Row, examples: &mut Examples) -> Result<(), DataError> {
+///         let text = row.text("text")?.as_bytes();
+///         let example = examples.add();
+///         example.input_ids.extend(text.iter().map(|&byte| u32::from(byte)));
+///         example.label_all();
+///         let weight = |byte| if b"aeiou".contains(byte) { 2.0f32 } else { 1.0 };
+///         example.field("weights")?.extend(text.iter().map(weight));
+///         Ok(())
+///     }
+/// }
+/// ```
 pub trait Collator: Send + Sync {
     /// How examples are laid out in the rows of a batch.
     fn layout(&self) -> Layout;
 
-    /// Writes the tokens of `row` and their labels into `example`, which is empty.
+    /// What there is in a batch besides tokens and labels.
+    fn fields(&self) -> Vec<Field> {
+        Vec::new()
+    }
+
+    /// What the labels are compared with.
+    fn prediction(&self) -> Prediction {
+        Prediction::NextToken
+    }
+
+    /// Adds what is made of `row` to `examples`: none, one, or what the layout says.
     ///
     /// Workers call this in any order and as often as they like, so the result may depend on
-    /// nothing but the row.
-    fn encode(&self, row: &Row, example: &mut Example) -> Result<(), DataError>;
-}
+    /// nothing but the row and [`Examples::seed`].
+    fn encode(&self, row: &Row, examples: &mut Examples) -> Result<(), DataError>;
 
-/// Tokens of one row of a data set, with as many labels: the tokens themselves, not shifted, or
-/// [`IGNORE`] where the loss should not look.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Example {
-    pub input_ids: Vec<u32>,
-    pub labels: Vec<i64>,
-}
-
-/// How examples are laid out in the rows of a batch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Layout {
-    /// One after another; an example that does not fit goes on in the next row, as a segment of
-    /// its own.
-    Packed,
-    /// One a row, cut off or padded on the right.
-    Padded,
+    /// What messages call it.
+    fn name(&self) -> &'static str {
+        let name = std::any::type_name::<Self>();
+        name.rsplit("::").next().unwrap_or(name)
+    }
 }
 
 /// Makes a collator from `data.collator.kwargs`.

@@ -1,16 +1,20 @@
 //! The front door of the data side: a config in, batches out.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tt_config::Table;
 use tt_data::{
-    Cursor, DataConfig, DataError, Dataset, Location, Order, Row, Shard, Source, Tokenizer,
-    cache_folder,
+    Cursor, DataConfig, DataError, Dataset, Location, OpenSource, Order, Row, SOURCES, Shard,
+    Source, Tokenizer, cache_folder,
 };
 
 use crate::baselines::{Baselines, Bigrams, unigram_nats};
-use crate::{Batch, BatchShape, BuildCollator, Collator, Layout, Loader, TABLE};
+use crate::batch::Batch;
+use crate::layout::Layout;
+use crate::loader::{BatchShape, Loader};
+use crate::spec::BatchSpec;
+use crate::{BuildCollator, Collator, TABLE};
 
 /// Tokens of the training split that the bigram baseline counts.
 const BIGRAM_TOKENS: usize = 1 << 18;
@@ -22,7 +26,7 @@ const FIXED_SEED: u64 = 0;
 pub struct PipelineOptions {
     /// Decides the order of the training data.
     pub seed: u64,
-    /// Rows of a batch.
+    /// Rows of data in a batch; rows of the batch too, unless the collator makes several of each.
     pub micro_batch_size: usize,
     /// Passes over the training data; endless if `None`.
     pub num_epochs: Option<u64>,
@@ -33,6 +37,8 @@ pub struct PipelineOptions {
     /// A tokenizer, or a folder with one, that comes with the model: taken where the config names
     /// none, instead of training one.
     pub tokenizer: Option<PathBuf>,
+    /// What `data.dataset.url` may name.
+    pub sources: Table<OpenSource>,
     /// What `data.collator.type` may name.
     pub collators: Table<BuildCollator>,
 }
@@ -46,6 +52,7 @@ impl Default for PipelineOptions {
             shard: Shard::default(),
             cache: cache_folder(),
             tokenizer: None,
+            sources: SOURCES,
             collators: TABLE,
         }
     }
@@ -75,7 +82,7 @@ impl Pipeline {
                 return Err(DataError::BadValue { key, message });
             }
         }
-        let dataset = Dataset::open(config)?;
+        let dataset = Dataset::open_from(config, &options.sources)?;
         if options.num_epochs.is_some() && dataset.train.num_rows().is_none() {
             return Err(DataError::BadValue {
                 key: "trainer.num_epochs",
@@ -86,15 +93,7 @@ impl Pipeline {
             });
         }
         let tokenizer = Arc::new(open_tokenizer(config, options, dataset.train.as_ref())?);
-        let name = &config.collator.r#type;
-        let entry = options
-            .collators
-            .get(name)
-            .map_err(|_| DataError::UnknownCollator {
-                name: name.clone(),
-                known: options.collators.names().join(", "),
-            })?;
-        let collator = Arc::from((entry.build)(&config.collator.kwargs, &tokenizer)?);
+        let collator = build_collator(config, &options.collators, &tokenizer)?;
         let mut pipeline = Self {
             config: config.clone(),
             options: options.clone(),
@@ -164,10 +163,11 @@ impl Pipeline {
             }
             loader.recycle(batch);
         }
-        let rows = match self.collator.layout() {
+        let spec = BatchSpec::of(&*self.collator)?;
+        let rows = match spec.layout {
             // Rows are filled across the end of an epoch.
             Layout::Packed => (tokens * num_epochs).div_ceil(seq_len as u64),
-            Layout::Padded => rows * num_epochs,
+            Layout::Padded | Layout::Grouped(_) => rows / spec.rows_of_each() as u64 * num_epochs,
         };
         Ok(Some(rows.div_ceil(micro_batch_size as u64)))
     }
@@ -258,6 +258,39 @@ impl Pipeline {
             self.config.num_workers,
         )
     }
+}
+
+impl BatchSpec {
+    /// What the batches of `config` have, without opening its data: a tokenizer that is still to be trained is stood in
+    /// for by one of single bytes, which has the same special tokens.
+    pub fn planned(config: &DataConfig, options: &PipelineOptions) -> Result<Self, DataError> {
+        let eos_token = config.tokenizer.eos_token.as_deref();
+        let configured = config.tokenizer.path.as_deref().map(Path::new);
+        let tokenizer = match configured.or(options.tokenizer.as_deref()) {
+            Some(path) if path.exists() => Tokenizer::load(path, eos_token)?,
+            _ => Tokenizer::bytes()?,
+        };
+        let collator = build_collator(config, &options.collators, &Arc::new(tokenizer))?;
+        Self::of(&*collator)
+    }
+}
+
+fn build_collator(
+    config: &DataConfig,
+    collators: &Table<BuildCollator>,
+    tokenizer: &Arc<Tokenizer>,
+) -> Result<Arc<dyn Collator>, DataError> {
+    let name = &config.collator.r#type;
+    let entry = collators
+        .get(name)
+        .map_err(|_| DataError::UnknownCollator {
+            name: name.clone(),
+            known: collators.names().join(", "),
+        })?;
+    Ok(Arc::from((entry.build)(
+        &config.collator.kwargs,
+        tokenizer,
+    )?))
 }
 
 fn open_tokenizer(

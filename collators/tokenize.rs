@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tt_data::{DataError, Row, Tokenizer, typed_kwargs};
 
-use crate::{Collator, Example, Layout};
+use crate::{Collator, Examples, Layout};
 
 /// `data.collator.kwargs` of `tokenize.TokenizeCollator`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -58,13 +58,12 @@ impl Collator for TokenizeCollator {
         }
     }
 
-    fn encode(&self, row: &Row, example: &mut Example) -> Result<(), DataError> {
+    fn encode(&self, row: &Row, examples: &mut Examples) -> Result<(), DataError> {
         let text = row.text(&self.config.text_field)?;
+        let example = examples.add();
         self.tokenizer.encode_into(text, &mut example.input_ids)?;
         example.input_ids.push(self.tokenizer.eos_id());
-        example
-            .labels
-            .extend(example.input_ids.iter().map(|&id| i64::from(id)));
+        example.label_all();
         Ok(())
     }
 }

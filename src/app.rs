@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 use tt_collators::BuildCollator;
 use tt_config::Entry;
+use tt_data::OpenSource;
+use tt_metrics::BuildSink;
 use tt_models::BuildModel;
 use tt_optimizers::BuildOptimizer;
 use tt_tensor::Isa;
@@ -36,7 +38,7 @@ impl Default for App {
 }
 
 impl App {
-    /// With the built-in models, trainers, optimizers and collators.
+    /// With the built-in models, trainers, optimizers, collators, data sources and sinks.
     pub fn new() -> Self {
         Self {
             plugins: Plugins::built_in(),
@@ -74,6 +76,18 @@ impl App {
     /// Adds a collator: what `data.collator.type` may name.
     pub fn with_collator(mut self, entry: Entry<BuildCollator>) -> Self {
         self.plugins.collators = self.plugins.collators.with(entry);
+        self
+    }
+
+    /// Adds a data source: what `data.dataset.url` may name.
+    pub fn with_source(mut self, entry: Entry<OpenSource>) -> Self {
+        self.plugins.sources = self.plugins.sources.with(entry);
+        self
+    }
+
+    /// Adds a sink of metrics: what `logging.sinks.NAME.type` may name.
+    pub fn with_sink(mut self, entry: Entry<BuildSink>) -> Self {
+        self.plugins.sinks = self.plugins.sinks.with(entry);
         self
     }
 

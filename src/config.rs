@@ -34,14 +34,12 @@ pub(crate) struct AppConfig {
     #[serde(default = "default_resume")]
     pub(crate) resume: String,
     /// Runs of one project are shown together by trackers.
-    #[serde(default, rename = "project")]
-    _project: Option<String>,
+    #[serde(default)]
+    pub(crate) project: Option<String>,
     /// What to call the run.
-    #[serde(rename = "name")]
-    _name: Option<String>,
+    pub(crate) name: Option<String>,
     /// Anything worth remembering about the run.
-    #[serde(rename = "notes")]
-    _notes: Option<String>,
+    pub(crate) notes: Option<String>,
     /// Prints errors in full, for a report of a bug.
     #[serde(default)]
     pub(crate) debug: bool,

@@ -53,7 +53,7 @@ struct _Checkpoints;
 pub use app::App;
 pub use tt_config::Entry;
 pub use {
-    tt_checkpoint as checkpoint, tt_collators as collators, tt_data as data, tt_models as models,
-    tt_nn as nn, tt_optimizers as optimizers, tt_tensor as tensor, tt_train as train,
-    tt_trainers as trainers,
+    tt_checkpoint as checkpoint, tt_collators as collators, tt_data as data, tt_metrics as metrics,
+    tt_models as models, tt_nn as nn, tt_optimizers as optimizers, tt_tensor as tensor,
+    tt_train as train, tt_trainers as trainers,
 };

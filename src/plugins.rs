@@ -4,6 +4,8 @@ use anyhow::Context;
 use serde_json::Value;
 use tt_collators::BuildCollator;
 use tt_config::{Entry, Table};
+use tt_data::OpenSource;
+use tt_metrics::BuildSink;
 use tt_models::BuildModel;
 use tt_optimizers::BuildOptimizer;
 use tt_train::BuildTrainer;
@@ -16,6 +18,8 @@ pub(crate) struct Plugins {
     pub(crate) trainers: Table<BuildTrainer>,
     pub(crate) optimizers: Table<BuildOptimizer>,
     pub(crate) collators: Table<BuildCollator>,
+    pub(crate) sources: Table<OpenSource>,
+    pub(crate) sinks: Table<BuildSink>,
     /// Their config files.
     pub(crate) configs: Files,
 }
@@ -27,6 +31,8 @@ impl Plugins {
             trainers: tt_trainers::TABLE,
             optimizers: tt_optimizers::TABLE,
             collators: tt_collators::TABLE,
+            sources: tt_data::SOURCES,
+            sinks: tt_metrics::TABLE,
             configs: &[],
         }
     }
@@ -38,7 +44,9 @@ impl Plugins {
             section("trainer.type", &self.trainers),
             section("trainer.optimizer.type", &self.optimizers),
             section("trainer.lr_scheduler.type", &tt_optimizers::SCHEDULES),
+            section("data.dataset.url", &self.sources),
             section("data.collator.type", &self.collators),
+            section("logging.sinks.NAME.type", &self.sinks),
         ]
         .join("\n")
     }

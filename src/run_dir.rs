@@ -5,6 +5,7 @@
 //!   .hydra/{config,hydra,overrides}.yaml   as Hydra writes them; `hydra.output_subdir` names another folder, null none
 //!   .hydra/origins.json                    where each value came from
 //!   resolved_config.json                   the whole config, resolved
+//!   run_id                                 what sinks know the run by, as long as the folder lives
 //!   started_from                           the `resume=PATH` it began from, if it did
 //!   environment.json                       version, git hash, machine
 //!   metrics.jsonl  summary.json            what happened; a summary only once the run has finished
@@ -15,13 +16,16 @@
 //!
 //! The lock is the operating system's, so it ends with the process, however that ends.
 
+use std::collections::hash_map::RandomState;
 use std::fs::{self, File, OpenOptions, TryLockError};
+use std::hash::{BuildHasher, Hasher};
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
 /// How a run ended: there only once it has.
 pub(crate) const SUMMARY: &str = "summary.json";
 
+const RUN_ID: &str = "run_id";
 const STARTED_FROM: &str = "started_from";
 
 /// Where the run in `folder` has recorded what was asked for: `.hydra`, or what `hydra.output_subdir` said.
@@ -148,6 +152,23 @@ impl RunDir {
         }
     }
 
+    /// What sinks know the run by: eight letters and digits, drawn when it is first asked for.
+    pub(crate) fn id(&self) -> Result<String, RunDirError> {
+        if let Ok(text) = fs::read_to_string(self.path.join(RUN_ID)) {
+            return Ok(text.trim_end().to_owned());
+        }
+        // The standard library's source of chance: each hasher has keys of its own.
+        let mut chance = RandomState::new().build_hasher().finish();
+        let mut id = String::new();
+        for _ in 0..8 {
+            let digit = (chance % 36) as u32;
+            id.push(char::from_digit(digit, 36).expect("under 36"));
+            chance /= 36;
+        }
+        self.write(RUN_ID, &format!("{id}\n"))?;
+        Ok(id)
+    }
+
     fn remove(&self, name: &str) -> Result<(), RunDirError> {
         let path = self.path.join(name);
         match fs::remove_file(&path) {
@@ -238,6 +259,23 @@ mod tests {
             fs::read_to_string(aside.join("metrics.jsonl")).unwrap(),
             "{}\n"
         );
+    }
+
+    #[test]
+    fn a_run_keeps_its_id_and_no_other_has_it() {
+        let root = tempfile::tempdir().unwrap();
+        let run = |name: &str| RunDir::open(&root.path().join(name)).unwrap();
+        let (a, b) = (run("a"), run("b"));
+        let id = a.id().unwrap();
+        assert_eq!((id.len(), a.id().unwrap()), (8, id.clone()));
+        assert!(
+            id.chars()
+                .all(|c| c.is_ascii_digit() || c.is_ascii_lowercase())
+        );
+        assert_ne!(b.id().unwrap(), id);
+        // What is moved aside is the old run; the new one in its place is another.
+        let (a, _) = a.set_aside().unwrap();
+        assert_ne!(a.id().unwrap(), id);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 use tt_checkpoint::Checkpoint;
 use tt_collators::Pipeline;
 use tt_config::{Composition, Missing, Node, Value};
-use tt_metrics::{Console, Jsonl, Metrics};
+use tt_metrics::{Jsonl, Metrics, RunInfo, Sink, Truncation};
 use tt_nn::ParamTree;
 use tt_tensor::Device;
 use tt_train::{Ending, StopFlag};
@@ -38,7 +38,7 @@ pub(crate) fn run(mut invocation: Invocation) -> Result<ExitCode, Failure> {
 /// Everything that may be wrong with the request comes before the first file is written.
 fn train(
     composition: &mut Composition,
-    setup: Setup,
+    mut setup: Setup,
     arguments: &[String],
 ) -> Result<ExitCode, Failure> {
     setup.config.device.start_threads()?;
@@ -66,12 +66,16 @@ fn train(
         warn_of_changes(checkpoint, &data, device)?;
     }
     let first_step = checkpoint.as_ref().map_or(0, Checkpoint::step);
-    let console = Console::new(
-        &setup.config.logging,
-        first_step,
-        setup.trainer_config.max_steps,
-        setup.trainer_config.log_interval,
-    );
+    let sinks = std::mem::take(&mut setup.sinks);
+    let mut run = RunInfo {
+        name: setup.config.name.clone(),
+        project: setup.config.project.clone(),
+        notes: setup.config.notes.clone(),
+        step: first_step,
+        num_steps: setup.trainer_config.max_steps,
+        log_interval: setup.trainer_config.log_interval,
+        ..RunInfo::default()
+    };
     let run_length = job::run_length(&setup, &data)?;
     let job = job::assemble(setup, composition, data, checkpoint, run_length, stop)?;
     let size = size(&job.params);
@@ -82,7 +86,9 @@ fn train(
         out::line(format!("moved the earlier run to {}", aside.display()));
     }
     worker::entered(run_dir.path()).map_err(Failure::Run)?;
-    record(composition, &run_dir)?;
+    run.config = record(composition, &run_dir)?;
+    run.id = run_dir.id().map_err(Failure::run)?;
+    run.dir = run_dir.path().to_owned();
     run_dir
         .set_origin(origin.as_deref())
         .map_err(Failure::run)?;
@@ -91,7 +97,7 @@ fn train(
         baselines.unigram_nats, baselines.bigram_nats
     ));
     out::line(format!("run folder {}", run_dir.path().display()));
-    let metrics = Metrics::new(open_metrics(&run_dir, first_step)?).with(console);
+    let metrics = open_metrics(&run, sinks)?;
     let outcome = prepared
         .run(run_dir.path(), metrics)
         .map_err(|error| match &error {
@@ -129,8 +135,8 @@ fn decide(composition: &Composition, resume: &str) -> Result<Decision, Failure> 
     resume::decide(&Resume::from(resume), &wanted).map_err(Failure::request)
 }
 
-/// Writes what the run was asked for, and where it is made.
-fn record(composition: &mut Composition, run_dir: &RunDir) -> Result<(), Failure> {
+/// Writes what the run was asked for, and where it is made. Gives the whole configuration, resolved.
+fn record(composition: &mut Composition, run_dir: &RunDir) -> Result<Json, Failure> {
     let path = run_dir.path().display().to_string();
     composition.set("hydra.runtime.output_dir", Value::Str(path));
     let overrides = composition.overrides();
@@ -153,25 +159,30 @@ fn record(composition: &mut Composition, run_dir: &RunDir) -> Result<(), Failure
             run_dir.write(&name, &content).map_err(Failure::run)?;
         }
     }
+    let resolved = resolved.to_json();
     for (name, content) in [
-        (RESOLVED_CONFIG, pretty(&resolved.to_json())),
+        (RESOLVED_CONFIG, pretty(&resolved)),
         ("environment.json", pretty(&tt_metrics::environment())),
     ] {
         run_dir.write(name, &content).map_err(Failure::run)?;
     }
-    Ok(())
+    Ok(resolved)
 }
 
 fn pretty(value: &Json) -> String {
     format!("{value:#}\n")
 }
 
-fn open_metrics(run_dir: &RunDir, first_step: u64) -> Result<Jsonl, Failure> {
-    let path = run_dir.path().join("metrics.jsonl");
-    if first_step == 0 {
-        return Jsonl::create(&path).map_err(Failure::run);
-    }
-    let (jsonl, truncation) = Jsonl::resume(&path, first_step).map_err(Failure::run)?;
+/// The record of the run, cut back to the step it goes on from, and its sinks, told of both.
+fn open_metrics(run: &RunInfo, sinks: Vec<(String, Box<dyn Sink>)>) -> Result<Metrics, Failure> {
+    let path = run.dir.join("metrics.jsonl");
+    let (jsonl, truncation) = match run.step {
+        0 => (
+            Jsonl::create(&path).map_err(Failure::run)?,
+            Truncation::default(),
+        ),
+        step => Jsonl::resume(&path, step).map_err(Failure::run)?,
+    };
     match truncation.steps_dropped {
         0 => {}
         1 => out::line("1 step after the checkpoint is made again"),
@@ -184,7 +195,12 @@ fn open_metrics(run_dir: &RunDir, first_step: u64) -> Result<Jsonl, Failure> {
             truncation.rows_damaged
         ));
     }
-    Ok(jsonl)
+    let mut metrics = Metrics::new(jsonl);
+    for (name, sink) in sinks {
+        metrics = metrics.with_named(name, sink);
+    }
+    metrics.start(run, truncation);
+    Ok(metrics)
 }
 
 /// How many parameters there are, and how many of them are trained if not all are.
@@ -193,9 +209,10 @@ fn size(params: &ParamTree) -> String {
     let trained: usize = trained.map(|(_, p)| p.shape().elem_count()).sum();
     let millions = |count: usize| format!("{:.2} M", count as f64 / 1e6);
     let all = millions(params.elem_count());
-    match trained == params.elem_count() {
-        true => format!("{all} parameters"),
-        false => format!("{all} parameters, {} trained", millions(trained)),
+    if trained == params.elem_count() {
+        format!("{all} parameters")
+    } else {
+        format!("{all} parameters, {} trained", millions(trained))
     }
 }
 

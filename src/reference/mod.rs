@@ -52,7 +52,7 @@ fn choices() -> Vec<Choice> {
         "trainer.lr_scheduler.kwargs",
     ));
     all.extend(listed(
-        &tt_data::DATASETS,
+        &tt_data::SOURCES,
         "data.dataset.url",
         "data.dataset.kwargs",
     ));

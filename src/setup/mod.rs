@@ -9,9 +9,10 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use tt_checkpoint::Checkpoint;
-use tt_collators::{BuildCollator, Pipeline, PipelineOptions};
+use tt_collators::{BatchSpec, BuildCollator, Pipeline, PipelineOptions};
 use tt_config::{Composition, Diagnostic, Diagnostics, Table};
-use tt_data::{DATASETS, DataError, Tokenizer};
+use tt_data::{DataError, OpenSource, Tokenizer};
+use tt_metrics::{Console, LoggingConfig, Sink};
 use tt_models::Model;
 use tt_nn::Recompute;
 use tt_remat::{Remat, RematConfig};
@@ -34,7 +35,10 @@ pub(crate) struct Setup {
     pub(crate) pretrained: Option<Pretrained>,
     pub(crate) adapter: Option<Adapter>,
     pub(crate) trainer_config: TrainerConfig,
+    pub(crate) sources: Table<OpenSource>,
     pub(crate) collators: Table<BuildCollator>,
+    /// By the names that `logging.sinks` gives them.
+    pub(crate) sinks: Vec<(String, Box<dyn Sink>)>,
     pub(crate) trainer: Box<dyn Trainer>,
     pub(crate) optimizers: OptimizersPlan,
 }
@@ -58,11 +62,13 @@ impl Setup {
             ));
         }
         for result in [
-            check_kwargs(composition, "data.dataset", "url", &DATASETS),
+            check_kwargs(composition, "data.dataset", "url", &plugins.sources),
             check_kwargs(composition, "data.collator", "type", &plugins.collators),
         ] {
             problems.take(result);
         }
+        let logging = config.as_ref().map(|config| &config.logging);
+        let sinks = logging.and_then(|it| problems.take(build_sinks(composition, plugins, it)));
         // Without a group there is nothing more to say about it.
         let parts = match is_given("model", composition) && is_given("trainer", composition) {
             true => Parts::read(composition, plugins, &mut problems),
@@ -74,7 +80,9 @@ impl Setup {
             (Some(config), Some(trainer_config), Some(parts)) => Ok(Self {
                 config,
                 trainer_config,
+                sources: plugins.sources.clone(),
                 collators: plugins.collators.clone(),
+                sinks: sinks.unwrap_or_default(),
                 model: parts.model,
                 recompute: parts.recompute,
                 pretrained: parts.pretrained,
@@ -107,6 +115,7 @@ impl Setup {
             seed: self.config.seed,
             micro_batch_size: self.trainer_config.micro_batch_size,
             num_epochs: self.trainer_config.num_epochs,
+            sources: self.sources.clone(),
             collators: self.collators.clone(),
             tokenizer: trained_with
                 .clone()
@@ -120,6 +129,16 @@ impl Setup {
             self.check_tokenizer(composition, data.tokenizer(), &path)?;
         }
         Ok(data)
+    }
+
+    /// What the batches will have, as far as it can be said before the data is opened.
+    pub(crate) fn batch_spec(&self) -> Result<BatchSpec, DataError> {
+        let options = PipelineOptions {
+            collators: self.collators.clone(),
+            tokenizer: self.pretrained.as_ref().and_then(Pretrained::tokenizer),
+            ..PipelineOptions::default()
+        };
+        BatchSpec::planned(&self.config.data, &options)
     }
 
     /// A configured tokenizer must be the one at `path`, which the checkpoint was trained with.
@@ -336,6 +355,31 @@ fn build_trainer(
         .section("kwargs")
         .describe(plugins.trainers.subject(entry));
     (entry.build)(&kwargs)
+}
+
+/// The console, unless another sink is called so, and those of `logging.sinks`. Nothing is opened yet.
+fn build_sinks(
+    composition: &Composition,
+    plugins: &Plugins,
+    config: &LoggingConfig,
+) -> Result<Vec<(String, Box<dyn Sink>)>, Diagnostics> {
+    const CONSOLE: &str = "console";
+    let mut sinks: Vec<(String, Box<dyn Sink>)> = Vec::new();
+    if !config.sinks.contains_key(CONSOLE) {
+        let console = Console::new(config.progress);
+        sinks.push((CONSOLE.to_owned(), Box::new(console)));
+    }
+    for name in config.sinks.keys() {
+        let section = composition
+            .section("logging")
+            .section("sinks")
+            .section(name);
+        let entry = plugins.sinks.choose(&section)?;
+        let kwargs = section.section("kwargs");
+        let kwargs = kwargs.describe(plugins.sinks.subject(entry));
+        sinks.push((name.clone(), (entry.build)(&kwargs)?));
+    }
+    Ok(sinks)
 }
 
 /// Problems from several readings of one tree, which may find the same one twice.

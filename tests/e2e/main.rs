@@ -21,6 +21,7 @@ mod lora;
 mod migration;
 mod optimizers;
 mod plan;
+mod plugins;
 mod pulse;
 mod python;
 mod remat;

@@ -9,7 +9,7 @@ mod common;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use tt_metrics::{Record, Sink};
+use tt_metrics::{Record, Sink, SinkResult};
 
 const LARGE: usize = 4096;
 static LARGE_ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
@@ -39,10 +39,11 @@ static ALLOCATOR: Counting = Counting;
 struct PerStep(std::sync::mpsc::Sender<usize>);
 
 impl Sink for PerStep {
-    fn record(&mut self, record: &Record, _position: u64) {
+    fn record(&mut self, record: &Record, _position: u64) -> SinkResult {
         if matches!(record, Record::Step(_)) {
             self.0.send(LARGE_ALLOCATIONS.load(Relaxed)).unwrap();
         }
+        Ok(())
     }
 }
 

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+use crate::location::Location;
+
 /// An error of the data side. Paths and offsets are the user's own, so that he can go there.
 #[derive(Debug, Error)]
 pub enum DataError {
@@ -62,6 +64,18 @@ pub enum DataError {
     #[error("{at}: field `{field}` is not a string")]
     NotText { at: String, field: String },
 
+    /// `place` is empty until it is known: see [`DataError::of_collator`].
+    #[error("{place}field `{field}`: {message}")]
+    BadField {
+        place: String,
+        field: String,
+        message: String,
+    },
+
+    /// What a source or a collator of one's own has met.
+    #[error(transparent)]
+    Other(Box<dyn std::error::Error + Send + Sync>),
+
     #[error("the data position to resume from ({cursor}) is not in this data; has it changed?")]
     CursorOutsideData { cursor: String },
 
@@ -88,6 +102,36 @@ pub enum DataError {
 }
 
 impl DataError {
+    /// What is wrong with a collator's field.
+    pub fn field(name: &str, message: impl Into<String>) -> Self {
+        Self::BadField {
+            place: String::new(),
+            field: name.to_owned(),
+            message: message.into(),
+        }
+    }
+
+    /// Says of a field which collator has made it, and of which row.
+    #[must_use]
+    pub fn of_collator(self, collator: &str, at: Option<&Location>) -> Self {
+        match self {
+            Self::BadField { field, message, .. } => Self::BadField {
+                place: match at {
+                    Some(at) => format!("collator `{collator}`, {at}: "),
+                    None => format!("collator `{collator}`: "),
+                },
+                field,
+                message,
+            },
+            other => other,
+        }
+    }
+
+    /// An error of one's own.
+    pub fn other(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self::Other(error.into())
+    }
+
     pub(crate) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::Io { path, source }

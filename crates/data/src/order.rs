@@ -56,6 +56,11 @@ impl Order {
         (self.num_rows - self.shard.rank).div_ceil(self.shard.world)
     }
 
+    /// A number for what is drawn at random of the source's row `index` in `epoch`, on whichever rank.
+    pub fn row_seed(&self, epoch: u64, index: u64) -> u64 {
+        mix_all(&[self.seed, epoch, index])
+    }
+
     /// The source's row at `position < rows_per_epoch()` of `epoch`.
     pub fn row(&self, epoch: u64, position: u64) -> u64 {
         debug_assert!(position < self.rows_per_epoch());

@@ -20,7 +20,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{DataConfig, typed_kwargs};
 use crate::error::DataError;
-use crate::source::{Dataset, Location, Row, Source};
+use crate::location::Location;
+use crate::row::Row;
+use crate::source::{Dataset, Source};
 
 /// `data.dataset.kwargs` of `text`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]

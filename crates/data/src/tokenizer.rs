@@ -57,6 +57,11 @@ impl Tokenizer {
         Self::from_files(path, files, eos_token)
     }
 
+    /// A tokenizer of single bytes and the end of text.
+    pub fn bytes() -> Result<Self, DataError> {
+        Self::train(std::iter::empty(), 257)
+    }
+
     /// A byte-level BPE tokenizer of `vocab_size` tokens, learned from texts.
     pub(crate) fn train<'a>(
         texts: impl Iterator<Item = &'a str>,

@@ -15,7 +15,8 @@ use serde_json::Value;
 use crate::config::TokenizerConfig;
 use crate::error::DataError;
 use crate::order::permute;
-use crate::source::{Row, Source};
+use crate::row::Row;
+use crate::source::Source;
 use crate::tokenizer::Tokenizer;
 
 /// To be raised when training changes, so that old files are not taken for its result.

@@ -1,13 +1,30 @@
 //! The configuration group `logging`.
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LoggingConfig {
     /// How progress is shown on standard output.
     pub progress: Progress,
+    /// What else gets the metrics, by a name of your choice: `{type, kwargs}` each. One called `console` takes the
+    /// place of the progress on standard output.
+    pub sinks: BTreeMap<String, SinkConfig>,
+}
+
+/// Something that gets the metrics.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SinkConfig {
+    /// The sink's name: `file.Type`.
+    pub r#type: String,
+    /// Options of the sink, by name.
+    #[serde(default)]
+    pub kwargs: Map<String, Value>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

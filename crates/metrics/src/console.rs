@@ -10,15 +10,27 @@ use std::{
 };
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use schemars::JsonSchema;
+use serde::Deserialize;
 
 use crate::{
-    config::{LoggingConfig, Progress},
+    config::Progress,
     record::Record,
-    sink::Sink,
+    sink::{End, RunInfo, Sink, SinkResult},
     text,
 };
 
+/// `kwargs` of `console.Console`.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ConsoleConfig {
+    /// How progress is shown.
+    pub progress: Progress,
+}
+
+/// `console.Console`. As lines, one step in `log_interval` is shown, and the first and the last.
 pub struct Console {
+    progress: Progress,
     show: Show,
     /// The step this process began after, and when it did.
     first_step: u64,
@@ -34,26 +46,21 @@ enum Show {
 }
 
 impl Console {
-    /// For a run of `num_steps` steps, if that is known, that has done `first_step` of them. As
-    /// lines, one step in `log_interval` is shown, and the first and the last.
-    pub fn new(
-        config: &LoggingConfig,
-        first_step: u64,
-        num_steps: Option<u64>,
-        log_interval: u64,
-    ) -> Self {
-        let show = match config.progress {
-            Progress::Auto if is_capable_terminal() => {
-                Show::Bar(bar(ProgressDrawTarget::stdout(), first_step, num_steps))
-            }
-            Progress::Auto | Progress::Lines => Show::Lines(Box::new(io::stdout())),
-            Progress::None => Show::Messages(Box::new(io::stdout())),
+    pub fn new(progress: Progress) -> Self {
+        let out = Box::new(io::stdout());
+        let show = match progress {
+            Progress::Auto | Progress::Lines => Show::Lines(out),
+            Progress::None => Show::Messages(out),
         };
-        Self::with(show, first_step, num_steps, log_interval)
+        Self {
+            progress,
+            ..Self::with(show, 0, None, 0)
+        }
     }
 
     fn with(show: Show, first_step: u64, num_steps: Option<u64>, log_interval: u64) -> Self {
         Self {
+            progress: Progress::Lines,
             show,
             first_step,
             start: Instant::now(),
@@ -113,7 +120,19 @@ impl Console {
 }
 
 impl Sink for Console {
-    fn record(&mut self, record: &Record, _position: u64) {
+    fn start(&mut self, run: &RunInfo) -> SinkResult {
+        self.first_step = run.step;
+        self.num_steps = run.num_steps;
+        self.log_interval = run.log_interval;
+        self.start = Instant::now();
+        if self.progress == Progress::Auto && is_capable_terminal() {
+            let target = ProgressDrawTarget::stdout();
+            self.show = Show::Bar(bar(target, run.step, run.num_steps));
+        }
+        Ok(())
+    }
+
+    fn record(&mut self, record: &Record, _position: u64) -> SinkResult {
         match (&self.show, record) {
             (Show::Messages(_), _) => {}
             (Show::Bar(bar), Record::Step(r)) => {
@@ -129,24 +148,29 @@ impl Sink for Console {
             (Show::Lines(_), Record::Step(r)) if !self.is_shown(r.step) => {}
             _ => {
                 let line = self.line(record);
-                self.message(&line);
+                self.message(&line)?;
             }
         }
+        Ok(())
     }
 
-    fn message(&mut self, text: &str) {
+    fn message(&mut self, text: &str) -> SinkResult {
         match &mut self.show {
             Show::Bar(bar) => bar.println(text),
             Show::Lines(out) | Show::Messages(out) => {
                 let _ = writeln!(out, "{text}").and_then(|()| out.flush());
             }
         }
+        Ok(())
     }
 
-    fn finish(&mut self) {
-        if let Show::Bar(bar) = &self.show {
-            bar.abandon(); // leaves it on the screen as it is
+    fn finish(&mut self, end: &End) -> SinkResult {
+        match (&self.show, end) {
+            // Left on the screen as it is; after an error, it would be in the way of what is said of it.
+            (Show::Bar(bar), End::Finished | End::Stopped) => bar.abandon(),
+            _ => {}
         }
+        Ok(())
     }
 }
 
@@ -224,7 +248,7 @@ mod tests {
         let out = Shared::default();
         let mut console = Console::with(Show::Lines(Box::new(out.clone())), 3, Some(25), 10);
         for i in 4..=25 {
-            console.record(&step(i), 0);
+            console.record(&step(i), 0).unwrap();
         }
         let text = out.text();
         let steps: Vec<_> = text
@@ -241,13 +265,13 @@ mod tests {
     fn line_has_every_number_and_no_control_characters() {
         let out = Shared::default();
         let mut console = Console::with(Show::Lines(Box::new(out.clone())), 0, Some(25), 10);
-        console.record(&step(25), 0);
+        console.record(&step(25), 0).unwrap();
         let mut scored = val(25);
         if let Record::Val(r) = &mut scored {
             r.scalars.insert("accuracy".into(), 0.5f32.into());
         }
-        console.record(&scored, 0);
-        console.message("done");
+        console.record(&scored, 0).unwrap();
+        console.message("done").unwrap();
         assert_eq!(
             out.text(),
             "step 25/25  loss 5.250  lr 4.2e-5  grad_norm 1.500  12.3k tok/s\n\
@@ -260,7 +284,7 @@ mod tests {
     fn a_run_of_unknown_length_shows_its_steps_and_no_end() {
         let out = Shared::default();
         let mut console = Console::with(Show::Lines(Box::new(out.clone())), 0, None, 10);
-        console.record(&step(10), 0);
+        console.record(&step(10), 0).unwrap();
         assert_eq!(
             out.text(),
             "step 10  loss 5.250  lr 4.2e-5  grad_norm 1.500  12.3k tok/s\n"
@@ -281,10 +305,10 @@ mod tests {
         let term = InMemoryTerm::new(10, 80);
         let target = ProgressDrawTarget::term_like(Box::new(term.clone()));
         let mut console = Console::with(Show::Bar(bar(target, 0, Some(50))), 0, Some(50), 10);
-        console.record(&step(25), 0);
-        console.message("checkpoint saved");
-        console.record(&val(25), 0);
-        console.finish();
+        console.record(&step(25), 0).unwrap();
+        console.message("checkpoint saved").unwrap();
+        console.record(&val(25), 0).unwrap();
+        console.finish(&End::Finished).unwrap();
         let screen = term.contents();
         let lines: Vec<_> = screen.lines().collect();
         assert_eq!(
@@ -305,9 +329,9 @@ mod tests {
         let target = ProgressDrawTarget::term_like(Box::new(term.clone()));
         let mut console = Console::with(Show::Bar(bar(target, 0, Some(500))), 0, Some(500), 10);
         for i in 1..=500 {
-            console.record(&step(i), 0);
+            console.record(&step(i), 0).unwrap();
         }
-        console.finish();
+        console.finish(&End::Finished).unwrap();
         let screen = term.contents();
         assert_eq!(screen.lines().count(), 1, "{screen}");
         assert_eq!(screen.lines().count(), 1, "{screen}");
@@ -321,9 +345,9 @@ mod tests {
     fn without_progress_only_messages_are_shown() {
         let out = Shared::default();
         let mut console = Console::with(Show::Messages(Box::new(out.clone())), 0, Some(25), 1);
-        console.record(&step(1), 0);
-        console.record(&val(1), 0);
-        console.message("hello");
+        console.record(&step(1), 0).unwrap();
+        console.record(&val(1), 0).unwrap();
+        console.message("hello").unwrap();
         assert_eq!(out.text(), "hello\n");
     }
 

@@ -1,18 +1,20 @@
 //! The record of a run: [`StepRecord`] rows in `metrics.jsonl`, the sinks that show them, and
 //! what else a run folder says about its run.
 //!
-//! The JSONL file is the record. A [`Sink`] gets each row after it is on disk.
+//! The JSONL file is the record. A [`Sink`] gets each row after it is on disk; those that the configuration can name are
+//! in [`TABLE`].
 //!
 //! ```
-//! use tt_metrics::{Console, Jsonl, LoggingConfig, Metrics, StepRecord, Summary};
+//! use tt_metrics::{Console, End, Jsonl, Metrics, Progress, RunInfo, StepRecord, Summary, Truncation};
 //!
 //! # let tmp = tempfile::tempdir()?;
 //! # let dir = tmp.path();
 //! let jsonl = Jsonl::create(&dir.join("metrics.jsonl"))?;
-//! let console = Console::new(&LoggingConfig::default(), 0, Some(1), 10);
-//! let mut metrics = Metrics::new(jsonl).with(console);
+//! let mut metrics = Metrics::new(jsonl).with(Console::new(Progress::Auto));
+//! let run = RunInfo { num_steps: Some(1), log_interval: 10, ..RunInfo::default() };
+//! metrics.start(&run, Truncation::default());
 //! metrics.log(StepRecord { step: 1, loss: 0.3, ..StepRecord::default() })?;
-//! metrics.finish()?;
+//! metrics.finish(&End::Finished)?;
 //! Summary { final_val_loss: Some(0.3), ..Summary::default() }.write(&dir.join("summary.json"))?;
 //!
 //! let text = std::fs::read_to_string(dir.join("metrics.jsonl"))?;
@@ -31,8 +33,10 @@ mod sink;
 mod summary;
 mod text;
 
-pub use config::{LoggingConfig, Progress};
-pub use console::Console;
+use tt_config::{Entry, Table};
+
+pub use config::{LoggingConfig, Progress, SinkConfig};
+pub use console::{Console, ConsoleConfig};
 pub use disk::write_json;
 pub use environment::{
     available_memory_bytes, cpu_features, environment, memory_bytes, peak_rss_bytes,
@@ -40,5 +44,18 @@ pub use environment::{
 pub use error::{Error, Result};
 pub use jsonl::{Jsonl, Truncation};
 pub use record::{Record, Scalar, Scalars, StepRecord, TIME_KEYS, ValRecord};
-pub use sink::{Metrics, Sink};
+pub use sink::{BuildSink, End, Metrics, RunInfo, Sink, SinkError, SinkResult};
 pub use summary::Summary;
+
+/// What `logging.sinks.NAME.type` may name.
+pub const TABLE: Table<BuildSink> = Table::new(
+    "sink",
+    &[Entry::new::<ConsoleConfig>(
+        "console.Console",
+        "progress on standard output",
+        |kwargs| {
+            let config: ConsoleConfig = kwargs.extract()?;
+            Ok(Box::new(Console::new(config.progress)))
+        },
+    )],
+);

@@ -1,29 +1,105 @@
 //! Where records go: to the JSONL file first, then to whoever shows them.
 
-use crate::{error::Result, jsonl::Jsonl, record::Record};
+use std::error::Error as StdError;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 
-/// Shows records, or passes them on. No method can fail or may block: a sink must not end or
-/// slow a run.
+use serde_json::Value;
+use tt_config::{Diagnostics, Section};
+
+use crate::{
+    error::Result,
+    jsonl::{Jsonl, Truncation},
+    record::Record,
+};
+
+/// What a sink has met.
+pub type SinkError = Box<dyn StdError + Send + Sync>;
+pub type SinkResult = std::result::Result<(), SinkError>;
+
+/// Builds a sink from `logging.sinks.NAME.kwargs`. It opens nothing yet: that is for [`Sink::start`].
+pub type BuildSink = fn(&Section<'_>) -> std::result::Result<Box<dyn Sink>, Diagnostics>;
+
+/// Shows records, or passes them on.
+///
+/// No method may block, and none can end a run: the first error (or panic) of a sink is said once, and the sink hears
+/// nothing more of the run. In this order: `start`, `rewound` if rows have been taken back, `record` and `message` as
+/// they come, `finish`.
 ///
 /// A sink with a thread of its own, such as one that uploads, needs nothing of `record` but
 /// `position`: it wakes its thread, which reads the file up to there at its own pace.
 pub trait Sink: Send {
-    /// `position` is the length of the JSONL file with this record in it.
-    fn record(&mut self, record: &Record, position: u64);
-
-    /// A line or more for the user.
-    fn message(&mut self, text: &str) {
-        let _ = text;
+    /// Which run this is, before anything else of it.
+    fn start(&mut self, run: &RunInfo) -> SinkResult {
+        let _ = run;
+        Ok(())
     }
 
-    /// The run has ended; nothing follows.
-    fn finish(&mut self) {}
+    /// The run goes on from a checkpoint of `step`; what an earlier process has logged after it is no longer true, and
+    /// is made again. The JSONL file has been cut to `position`.
+    fn rewound(&mut self, step: u64, position: u64) -> SinkResult {
+        let _ = (step, position);
+        Ok(())
+    }
+
+    /// `position` is the length of the JSONL file with this record in it.
+    fn record(&mut self, record: &Record, position: u64) -> SinkResult;
+
+    /// A line or more for the user.
+    fn message(&mut self, text: &str) -> SinkResult {
+        let _ = text;
+        Ok(())
+    }
+
+    /// The run has ended in this process; nothing follows.
+    fn finish(&mut self, end: &End) -> SinkResult {
+        let _ = end;
+        Ok(())
+    }
+}
+
+/// Which run it is that a sink is told of.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct RunInfo {
+    /// Eight letters and digits: the same each time the run goes on, and no other run's.
+    pub id: String,
+    /// `name`, `project` and `notes` of the configuration.
+    pub name: Option<String>,
+    pub project: Option<String>,
+    pub notes: Option<String>,
+    /// The folder of the run.
+    pub dir: PathBuf,
+    /// The whole configuration, resolved.
+    pub config: Value,
+    /// Steps done in earlier processes: 0 for a run that begins.
+    pub step: u64,
+    /// Steps of the whole run, if that is known.
+    pub num_steps: Option<u64>,
+    /// `trainer.log_interval`: every how many steps something is worth a line.
+    pub log_interval: u64,
+}
+
+/// How a run has ended in this process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum End {
+    /// All steps are done.
+    Finished,
+    /// Saved and stopped on request; it can go on.
+    Stopped,
+    /// By an error, which this is.
+    Failed(String),
 }
 
 /// The record of a run and its sinks.
 pub struct Metrics {
     jsonl: Jsonl,
-    sinks: Vec<Box<dyn Sink>>,
+    sinks: Vec<Named>,
+    has_ended: bool,
+}
+
+struct Named {
+    name: String,
+    sink: Box<dyn Sink>,
 }
 
 impl Metrics {
@@ -31,30 +107,46 @@ impl Metrics {
         Self {
             jsonl,
             sinks: Vec::new(),
+            has_ended: false,
         }
     }
 
-    /// Adds a sink, which gets what is logged from now on.
+    /// Adds a sink, which gets what is logged from now on. Messages call it by its type.
     #[must_use]
-    pub fn with(mut self, sink: impl Sink + 'static) -> Self {
-        self.sinks.push(Box::new(sink));
+    pub fn with<S: Sink + 'static>(self, sink: S) -> Self {
+        let name = std::any::type_name::<S>();
+        let name = name.rsplit("::").next().unwrap_or(name);
+        self.with_named(name, Box::new(sink))
+    }
+
+    /// Adds a sink under the name that the configuration gives it.
+    #[must_use]
+    pub fn with_named(mut self, name: impl Into<String>, sink: Box<dyn Sink>) -> Self {
+        let name = name.into();
+        self.sinks.push(Named { name, sink });
         self
+    }
+
+    /// Tells the sinks which run it is, and of rows that have been taken back.
+    pub fn start(&mut self, run: &RunInfo, truncation: Truncation) {
+        self.tell(|sink| sink.start(run));
+        if truncation.rows_dropped > 0 {
+            let position = self.jsonl.position();
+            self.tell(|sink| sink.rewound(run.step, position));
+        }
     }
 
     /// Writes the record to disk, then hands it to every sink.
     pub fn log(&mut self, record: impl Into<Record>) -> Result<()> {
         let record = record.into();
         self.jsonl.write(&record)?;
-        for sink in &mut self.sinks {
-            sink.record(&record, self.jsonl.position());
-        }
+        let position = self.jsonl.position();
+        self.tell(|sink| sink.record(&record, position));
         Ok(())
     }
 
     pub fn message(&mut self, text: &str) {
-        for sink in &mut self.sinks {
-            sink.message(text);
-        }
+        self.tell(|sink| sink.message(text));
     }
 
     /// [`Jsonl::sync`].
@@ -63,10 +155,58 @@ impl Metrics {
     }
 
     /// Ends the run for all sinks and makes the record durable.
-    pub fn finish(mut self) -> Result<()> {
-        for sink in &mut self.sinks {
-            sink.finish();
-        }
+    pub fn finish(mut self, end: &End) -> Result<()> {
+        self.end(end);
         self.jsonl.sync()
     }
+
+    fn end(&mut self, end: &End) {
+        self.has_ended = true;
+        self.tell(|sink| sink.finish(end));
+    }
+
+    /// Drops those sinks that fail, saying so.
+    fn tell(&mut self, event: impl Fn(&mut dyn Sink) -> SinkResult) {
+        let mut warnings = Vec::new();
+        self.sinks.retain_mut(|Named { name, sink }| {
+            // A sink that has panicked is not asked again, so nobody sees it half changed.
+            let told = catch_unwind(AssertUnwindSafe(|| event(&mut **sink)));
+            let why = match told {
+                Ok(Ok(())) => return true,
+                Ok(Err(error)) => chain(&*error),
+                Err(_) => "it panicked".to_owned(),
+            };
+            warnings.push(format!(
+                "warning: logging.sinks.{name}: {why}; it gets nothing more of this run, metrics.jsonl has it all"
+            ));
+            false
+        });
+        for warning in warnings {
+            if self.sinks.is_empty() {
+                eprintln!("{warning}");
+            } else {
+                self.message(&warning);
+            }
+        }
+    }
+}
+
+impl Drop for Metrics {
+    /// An error may end a run before anyone could say so.
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.end(&End::Failed("ended before it was done".to_owned()));
+        }
+    }
+}
+
+/// An error with what is behind it.
+fn chain(error: &(dyn StdError + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(&format!(": {error}"));
+        cause = error.source();
+    }
+    text
 }

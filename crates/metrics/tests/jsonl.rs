@@ -7,7 +7,10 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use tt_metrics::{Error, Jsonl, Metrics, Record, Sink, StepRecord, Summary, Truncation, ValRecord};
+use tt_metrics::{
+    End, Error, Jsonl, Metrics, Record, RunInfo, Sink, SinkResult, StepRecord, Summary, Truncation,
+    ValRecord,
+};
 
 fn step(step: u64) -> Record {
     let loss = 1.0 / step as f32;
@@ -194,23 +197,40 @@ fn full_disk_is_an_error_and_leaves_whole_rows() {
     assert!(text.ends_with('\n'));
 }
 
+/// What it is told, in words.
 #[derive(Clone, Default)]
 struct Recorder(Arc<Mutex<Vec<String>>>);
 
-impl Sink for Recorder {
-    fn record(&mut self, record: &Record, position: u64) {
-        self.0
-            .lock()
-            .unwrap()
-            .push(format!("{}@{position}", record.step()));
-    }
-
-    fn message(&mut self, text: &str) {
+impl Recorder {
+    fn push(&self, text: impl Into<String>) -> SinkResult {
         self.0.lock().unwrap().push(text.into());
+        Ok(())
     }
 
-    fn finish(&mut self) {
-        self.0.lock().unwrap().push("end".into());
+    fn seen(&self) -> Vec<String> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+impl Sink for Recorder {
+    fn start(&mut self, run: &RunInfo) -> SinkResult {
+        self.push(format!("start {} at {}", run.id, run.step))
+    }
+
+    fn rewound(&mut self, step: u64, position: u64) -> SinkResult {
+        self.push(format!("back to {step}@{position}"))
+    }
+
+    fn record(&mut self, record: &Record, position: u64) -> SinkResult {
+        self.push(format!("{}@{position}", record.step()))
+    }
+
+    fn message(&mut self, text: &str) -> SinkResult {
+        self.push(text)
+    }
+
+    fn finish(&mut self, end: &End) -> SinkResult {
+        self.push(format!("{end:?}"))
     }
 }
 
@@ -224,17 +244,95 @@ fn sinks_get_each_row_after_it_is_on_disk() {
     metrics.message("note");
     metrics.log(val(1)).unwrap();
     let second = fs::metadata(&path).unwrap().len();
-    metrics.finish().unwrap();
-    let seen = recorder.0.lock().unwrap().clone();
+    metrics.finish(&End::Finished).unwrap();
     assert_eq!(
-        seen,
+        recorder.seen(),
         [
             format!("1@{first}"),
             "note".into(),
             format!("1@{second}"),
-            "end".into()
+            "Finished".into()
         ]
     );
+}
+
+#[test]
+fn sinks_are_told_which_run_it_is_and_of_rows_taken_back() {
+    let (_dir, path) = file();
+    let run = |step| RunInfo {
+        id: "k3v8x0qa".to_owned(),
+        step,
+        ..RunInfo::default()
+    };
+    let mut metrics = Metrics::new(Jsonl::create(&path).unwrap());
+    metrics.start(&run(0), Truncation::default());
+    for i in 1..=3 {
+        metrics.log(step(i)).unwrap();
+    }
+    metrics.finish(&End::Stopped).unwrap();
+
+    // From the checkpoint of step 2; then from where the file ends, which takes back nothing.
+    for (from, told) in [(2, true), (2, false)] {
+        let (jsonl, truncation) = Jsonl::resume(&path, from).unwrap();
+        let position = jsonl.position();
+        let recorder = Recorder::default();
+        let mut metrics = Metrics::new(jsonl).with(recorder.clone());
+        metrics.start(&run(from), truncation);
+        metrics.finish(&End::Stopped).unwrap();
+        let back = told.then(|| format!("back to 2@{position}"));
+        let start = ["start k3v8x0qa at 2".to_owned()].into_iter();
+        let expected: Vec<_> = start.chain(back).chain(["Stopped".to_owned()]).collect();
+        assert_eq!(recorder.seen(), expected);
+    }
+}
+
+#[test]
+fn a_sink_that_fails_is_dropped_with_one_warning_and_the_run_goes_on() {
+    /// Fails at the second record, in one way or the other.
+    struct Failing {
+        panics: bool,
+    }
+    impl Sink for Failing {
+        fn record(&mut self, record: &Record, _position: u64) -> SinkResult {
+            match record.step() {
+                1 => Ok(()),
+                2 if self.panics => panic!("as it was asked to"),
+                2 => Err("the server is gone".into()),
+                step => unreachable!("told of step {step}"),
+            }
+        }
+
+        fn finish(&mut self, _end: &End) -> SinkResult {
+            unreachable!("told of the end")
+        }
+    }
+    for (panics, why) in [(false, "the server is gone"), (true, "it panicked")] {
+        let (_dir, path) = file();
+        let recorder = Recorder::default();
+        let mut metrics = Metrics::new(Jsonl::create(&path).unwrap())
+            .with_named("mine", Box::new(Failing { panics }))
+            .with(recorder.clone());
+        for i in 1..=4 {
+            metrics.log(step(i)).unwrap();
+        }
+        metrics.finish(&End::Finished).unwrap();
+        let warning = format!(
+            "warning: logging.sinks.mine: {why}; it gets nothing more of this run, metrics.jsonl has it all"
+        );
+        let seen = recorder.seen();
+        let warnings = seen.iter().filter(|text| text.starts_with("warning"));
+        assert_eq!(warnings.collect::<Vec<_>>(), [&warning]);
+        assert_eq!(seen.len(), 6);
+        assert_eq!(fs::read_to_string(&path).unwrap().lines().count(), 4);
+    }
+}
+
+#[test]
+fn a_run_that_nobody_has_ended_has_failed() {
+    let (_dir, path) = file();
+    let recorder = Recorder::default();
+    drop(Metrics::new(Jsonl::create(&path).unwrap()).with(recorder.clone()));
+    assert_eq!(recorder.seen(), [r#"Failed("ended before it was done")"#]);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What is kept of a bad step in the run folder.
 //!
 //! `bad_steps/step-00000123/` holds `report.json` (what was found, and where each row is from), `batch.safetensors`
-//! (the step's rows as they were trained on, `[rows, seq_len]`, micro-batches one after the other) and `rows.txt`
+//! (the step's fields as they were trained on, `[rows, seq_len]`, micro-batches one after the other) and `rows.txt`
 //! (their text).
 
 use std::fmt::Write;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde_json::json;
 use tt_checkpoint::{HostTensor, TensorMap, write_tensors};
-use tt_collators::{Batch, Pipeline};
+use tt_collators::{Batch, Per, Pipeline, Slice};
 use tt_data::Cursor;
 
 use crate::bad_step::BadStep;
@@ -63,34 +63,42 @@ pub(crate) fn dump(
 }
 
 fn tensors(micro_batches: &[Batch]) -> TensorMap {
-    let rows = micro_batches.iter().map(|batch| batch.rows).sum();
-    let seq_len = micro_batches.first().map_or(0, |batch| batch.seq_len);
-    let ids = |of: fn(&Batch) -> &Vec<u32>| {
-        let all: Vec<u32> = micro_batches.iter().flat_map(of).copied().collect();
-        HostTensor::from_u32([rows, seq_len], &all)
+    let rows: usize = micro_batches.iter().map(|batch| batch.rows).sum();
+    let Some(first) = micro_batches.first() else {
+        return TensorMap::new();
     };
-    let labels: Vec<i64> = micro_batches
-        .iter()
-        .flat_map(|batch| &batch.labels)
-        .copied()
-        .collect();
-    TensorMap::from([
-        ("input_ids".to_owned(), ids(|batch| &batch.input_ids)),
-        (
-            "labels".to_owned(),
-            HostTensor::from_i64([rows, seq_len], &labels),
-        ),
-        ("segment_ids".to_owned(), ids(|batch| &batch.segment_ids)),
-        ("position_ids".to_owned(), ids(|batch| &batch.position_ids)),
-    ])
+    let fields = first.iter().map(|(field, values)| {
+        let shape = match field.per {
+            Per::Token | Per::Target => vec![rows, first.seq_len],
+            Per::Row => vec![rows],
+        };
+        let all = micro_batches.iter();
+        let all = all.filter_map(|batch| batch.field(field.name));
+        macro_rules! joined {
+            ($variant:ident) => {
+                all.flat_map(|values| match values {
+                    Slice::$variant(values) => values,
+                    _ => &[],
+                })
+                .copied()
+                .collect::<Vec<_>>()
+            };
+        }
+        let tensor = match values {
+            Slice::F32(_) => HostTensor::from_f32(shape, &joined!(F32)),
+            Slice::I64(_) => HostTensor::from_i64(shape, &joined!(I64)),
+            Slice::U32(_) => HostTensor::from_u32(shape, &joined!(U32)),
+        };
+        (field.name.to_owned(), tensor)
+    });
+    fields.collect()
 }
 
 /// Rows of padding alone are left out.
 fn rows(bad: &BadStep, micro_batches: &[Batch], data: &Pipeline) -> Result<Vec<RowReport>> {
     let mut reports = Vec::new();
     for (micro, batch) in micro_batches.iter().enumerate() {
-        let ends = batch.starts.iter().skip(1).chain([&batch.cursor]);
-        for (row, (&from, &to)) in batch.starts.iter().zip(ends).enumerate() {
+        for (row, (from, to)) in batch.extents().enumerate() {
             let finding = bad.finding.as_ref();
             let found = finding.is_some_and(|finding| {
                 finding.micro_batch == Some(micro) && finding.rows.contains(&row)

@@ -7,7 +7,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tt_collators::{Batch, IGNORE};
+use tt_collators::Batch;
 use tt_nn::{Hooks, ModulePath, ParamTree};
 use tt_tensor::{DType, Tape, Tensor};
 
@@ -132,11 +132,7 @@ impl Replay<'_> {
         let mut rows = Vec::new();
         for row in 0..batch.rows {
             let mut alone = batch.clone();
-            for (other, labels) in alone.labels.chunks_mut(batch.seq_len).enumerate() {
-                if other != row {
-                    labels.fill(IGNORE);
-                }
-            }
+            alone.keep_row(row);
             self.training.drop_gradients();
             let watch = Arc::new(Watch::new(&self.training.params, batch.rows));
             let loss = self.run(micro, &alone, &watch)?;

@@ -27,6 +27,10 @@ pub enum Error {
     },
     #[error("no trainable parameter got a gradient at step {step}")]
     NoGradient { step: u64 },
+    #[error(
+        "the trainer asks for the field `{name}`, which the collator does not give; it gives {known}"
+    )]
+    NoField { name: String, known: String },
     /// Two variants of a run that have not the same to compare.
     #[error("the variants cannot be compared: {0}")]
     Variants(String),

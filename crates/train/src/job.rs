@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tt_checkpoint::Checkpoint;
 use tt_collators::{Loader, Pipeline};
-use tt_metrics::Metrics;
+use tt_metrics::{End, Metrics};
 use tt_models::Model;
 use tt_nn::{ParamTree, Recompute};
 use tt_optimizers::Optimizers;
@@ -50,6 +50,15 @@ pub enum Ending {
     Finished,
     /// Saved and stopped on request; the same command goes on.
     Stopped,
+}
+
+impl From<Ending> for End {
+    fn from(ending: Ending) -> Self {
+        match ending {
+            Ending::Finished => Self::Finished,
+            Ending::Stopped => Self::Stopped,
+        }
+    }
 }
 
 /// What a run leaves behind.

@@ -75,7 +75,7 @@ pub use training::{Clipping, Training};
 pub use validation::Continuation;
 pub use weights::{check_weights, load_params};
 
-pub use tt_collators::IGNORE;
+pub use tt_collators::{IGNORE, Prediction};
 
 /// The loss of a micro-batch, on the device.
 pub struct Loss {

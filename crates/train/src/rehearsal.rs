@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use tt_checkpoint::write_window_bytes;
-use tt_collators::Batch;
+use tt_collators::{Batch, BatchSpec};
 use tt_engine::{Limits, Sampler, Sampling, generate};
 use tt_models::Model;
 use tt_nn::{ParamTree, Recompute};
@@ -35,6 +35,8 @@ pub struct Rehearsal {
     /// What products are computed in.
     pub precision: Precision,
     pub sequence_length: usize,
+    /// What the collator declares of its batches.
+    pub batch: BatchSpec,
 }
 
 /// What a run takes. Bytes, unless a name says otherwise.
@@ -74,6 +76,7 @@ impl Rehearsal {
             mut trainer,
             config,
             sequence_length,
+            batch,
             ..
         } = self;
         let live = || device.usage().live_bytes;
@@ -90,7 +93,7 @@ impl Rehearsal {
         trainer.post_init(&mut training)?;
 
         // A step taken apart: what there is between the two passes, and what the passes leave.
-        let batch = batch(config.micro_batch_size, sequence_length);
+        let batch = Batch::full(config.micro_batch_size, sequence_length, &batch);
         let before = live();
         let activations = Cell::new(0);
         let mut totals =
@@ -149,22 +152,6 @@ impl Rehearsal {
             peak: tensors.max(while_training + snapshot),
             flops_per_step,
         })
-    }
-}
-
-/// Rows of one document each, every position counting.
-fn batch(rows: usize, seq_len: usize) -> Batch {
-    let len = rows * seq_len;
-    let positions = (0..seq_len as u32).cycle().take(len);
-    Batch {
-        rows,
-        seq_len,
-        input_ids: vec![0; len],
-        labels: vec![0; len],
-        segment_ids: vec![1; len],
-        position_ids: positions.collect(),
-        num_targets: rows * (seq_len - 1),
-        ..Batch::default()
     }
 }
 

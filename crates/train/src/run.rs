@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use tt_checkpoint::{Saved, Writer};
 use tt_collators::{Batch, Loader, Pipeline};
 use tt_data::DataError;
-use tt_metrics::{Metrics, Scalars, StepRecord, ValRecord};
+use tt_metrics::{End, Metrics, Scalars, StepRecord, ValRecord};
 
 use crate::Trainer;
 use crate::bad_step::BadStep;
@@ -89,7 +89,20 @@ impl Run {
         })
     }
 
+    /// Trains, and tells the sinks how it has ended.
     pub fn complete(mut self) -> Result<Outcome> {
+        let outcome = self.train();
+        let end = match &outcome {
+            Ok(outcome) => outcome.ending.into(),
+            Err(error) => End::Failed(error.to_string()),
+        };
+        let durable = self.metrics.finish(&end);
+        let outcome = outcome?;
+        durable?;
+        Ok(outcome)
+    }
+
+    fn train(&mut self) -> Result<Outcome> {
         self.validate_if_left_out()?;
         while !self.is_done() && !self.stop.is_requested() {
             // Waiting for data is part of a step: slow data must show in the tokens per second.
@@ -345,7 +358,7 @@ impl Run {
         }
     }
 
-    fn end(mut self) -> Result<Outcome> {
+    fn end(&mut self) -> Result<Outcome> {
         let is_stopped = self.stop.is_requested();
         if self.training.step == 0 && !is_stopped {
             return Err(Error::NoData);
@@ -369,12 +382,11 @@ impl Run {
             }
             Ending::Stopped => Vec::new(),
         };
-        self.metrics.finish()?;
         Ok(Outcome {
             ending,
             step: self.training.step,
             final_val_loss,
-            checkpoint: self.checkpoint.unwrap_or_default(),
+            checkpoint: self.checkpoint.clone().unwrap_or_default(),
             tokens_per_second: self.trained_tokens as f64
                 / self.trained.as_secs_f64().max(f64::MIN_POSITIVE),
             continuations,

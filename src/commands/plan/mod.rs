@@ -85,6 +85,7 @@ fn rehearse(
     composition: &Composition,
     with_remat: bool,
 ) -> Result<Footprint, Failure> {
+    let batch = setup.batch_spec().map_err(Failure::request)?;
     let Setup {
         config,
         model,
@@ -116,6 +117,7 @@ fn rehearse(
         recompute: recompute.filter(|_| with_remat),
         precision: config.precision.into(),
         sequence_length: config.data.sequence_length,
+        batch,
     };
     rehearsal.run().map_err(Failure::run)
 }

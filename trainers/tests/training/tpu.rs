@@ -2,7 +2,7 @@
 
 use std::sync::mpsc::{Sender, channel};
 
-use tt_metrics::{Record, Sink};
+use tt_metrics::{Record, Sink, SinkResult};
 use tt_tensor::{Device, TpuDevice};
 
 /// What the device has done by the end of a step.
@@ -20,9 +20,9 @@ struct PerStep {
 }
 
 impl Sink for PerStep {
-    fn record(&mut self, record: &Record, _position: u64) {
+    fn record(&mut self, record: &Record, _position: u64) -> SinkResult {
         let Record::Step(step) = record else {
-            return;
+            return Ok(());
         };
         let counts = self.device.map(|device| {
             let stats = device.stats();
@@ -34,6 +34,7 @@ impl Sink for PerStep {
             }
         });
         self.steps.send((step.loss, counts)).unwrap();
+        Ok(())
     }
 }
 

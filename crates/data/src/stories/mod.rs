@@ -23,8 +23,10 @@ use self::plots::{OPENINGS, PLOTS};
 use self::tasks::{LookUp, Sum};
 use crate::config::{DataConfig, typed_kwargs};
 use crate::error::DataError;
+use crate::location::Location;
 use crate::mix::{Rng, mix_all};
-use crate::source::{Dataset, Location, Row, Source};
+use crate::row::Row;
+use crate::source::{Dataset, Source};
 
 /// `data.dataset.kwargs` of `stories`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]

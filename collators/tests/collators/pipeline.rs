@@ -112,11 +112,11 @@ fn the_packaged_configs_are_what_the_types_accept() {
         ("default.yaml", "defaults:\n  - data: stories\n"),
         (
             "data/stories.yaml",
-            include_str!("../../configs/data/stories.yaml"),
+            include_str!("../../../configs/data/stories.yaml"),
         ),
         (
             "data/text.yaml",
-            include_str!("../../configs/data/text.yaml"),
+            include_str!("../../../configs/data/text.yaml"),
         ),
     ];
     let read = |arguments: &[&str]| -> DataConfig {

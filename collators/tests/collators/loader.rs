@@ -383,7 +383,7 @@ fn rows_without_tokens_end_in_an_error_not_in_a_loop() {
         fn layout(&self) -> Layout {
             Layout::Packed
         }
-        fn encode(&self, _: &Row, _: &mut tt_collators::Example) -> Result<(), DataError> {
+        fn encode(&self, _: &Row, _: &mut tt_collators::Examples) -> Result<(), DataError> {
             Ok(())
         }
     }

@@ -1,0 +1,172 @@
+//! What a collator makes of one row of a data set.
+
+use tt_data::DataError;
+
+use crate::field::{self, Element, Field, IGNORE, Per, Values};
+use crate::layout::Layout;
+
+/// Room for tokens of a row from the start, so that rows of usual length never grow a buffer later.
+const TOKENS_PER_ROW: usize = 512;
+
+/// Tokens, with as many labels: the tokens themselves, not shifted, or [`IGNORE`] where the loss should not look; and
+/// what else the collator has declared.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Example {
+    pub input_ids: Vec<u32>,
+    pub labels: Vec<i64>,
+    pub(crate) fields: Vec<(Field, Values)>,
+}
+
+impl Example {
+    fn of(fields: &[Field]) -> Self {
+        let values = |field: &Field| match field.per {
+            Per::Token | Per::Target => Values::empty(field.padding, TOKENS_PER_ROW),
+            Per::Row => Values::empty(field.padding, 1),
+        };
+        Self {
+            input_ids: Vec::with_capacity(TOKENS_PER_ROW),
+            labels: Vec::with_capacity(TOKENS_PER_ROW),
+            fields: fields.iter().map(|field| (*field, values(field))).collect(),
+        }
+    }
+
+    fn clear(&mut self) {
+        self.input_ids.clear();
+        self.labels.clear();
+        self.fields
+            .iter_mut()
+            .for_each(|(_, values)| values.clear());
+    }
+
+    /// The values of a declared field, to be written: as many as tokens, or one for the row.
+    ///
+    /// Errors: a field that is not declared, or not of this type.
+    pub fn field<E: Element>(&mut self, name: &str) -> Result<&mut Vec<E>, DataError> {
+        field::named(&mut self.fields, name)
+    }
+
+    /// Gives every token that has no label yet itself as the label.
+    pub fn label_all(&mut self) {
+        let unlabelled = self.input_ids.iter().skip(self.labels.len());
+        self.labels.extend(unlabelled.map(|&id| i64::from(id)));
+    }
+
+    /// Gives every token that has no label yet none that counts: a prompt's, for one.
+    pub fn label_none(&mut self) {
+        self.labels.resize(self.input_ids.len(), IGNORE);
+    }
+
+    /// Everything must have the length that its declaration says.
+    fn check(&self) -> Result<(), DataError> {
+        let tokens = self.input_ids.len();
+        let check = |name: &str, found: usize, wanted: usize, of: &str| {
+            if found == wanted {
+                return Ok(());
+            }
+            Err(DataError::field(
+                name,
+                format!("{found} values for {wanted} {of}"),
+            ))
+        };
+        check("labels", self.labels.len(), tokens, "tokens")?;
+        for (field, values) in &self.fields {
+            match field.per {
+                Per::Token | Per::Target => check(field.name, values.len(), tokens, "tokens")?,
+                Per::Row => check(field.name, values.len(), 1, "row")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a collator makes of one row of a data set: usually one example.
+#[derive(Debug)]
+pub struct Examples {
+    fields: Vec<Field>,
+    /// Those in use come first; the others keep their buffers.
+    all: Vec<Example>,
+    len: usize,
+    seed: u64,
+}
+
+impl Examples {
+    pub(crate) fn new(fields: &[Field]) -> Self {
+        Self {
+            fields: fields.to_vec(),
+            all: vec![Example::of(fields)],
+            len: 0,
+            seed: 0,
+        }
+    }
+
+    pub(crate) fn begin(&mut self, seed: u64) {
+        self.len = 0;
+        self.seed = seed;
+    }
+
+    /// One more, empty.
+    pub fn add(&mut self) -> &mut Example {
+        if self.len == self.all.len() {
+            self.all.push(Example::of(&self.fields));
+        }
+        self.len += 1;
+        let example = &mut self.all[self.len - 1];
+        example.clear();
+        example
+    }
+
+    /// A number for what is drawn at random, masked positions for one: a function of the run's seed, the epoch and the
+    /// row of the data, so that any worker, and a run that goes on, draws the same.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    pub(crate) fn as_slice(&self) -> &[Example] {
+        &self.all[..self.len]
+    }
+
+    pub(crate) fn num_tokens(&self) -> usize {
+        let examples = self.as_slice().iter();
+        examples.map(|example| example.input_ids.len()).sum()
+    }
+
+    /// The example that token `used` of all is in, and which of its tokens that is.
+    pub(crate) fn after(&self, mut used: usize) -> (&Example, usize) {
+        for example in self.as_slice() {
+            match used.checked_sub(example.input_ids.len()) {
+                Some(rest) => used = rest,
+                None => return (example, used),
+            }
+        }
+        unreachable!("asked for tokens that are there")
+    }
+
+    /// Errors: an example that is not as declared, or another number of them than `layout` says.
+    pub(crate) fn check(&self, layout: Layout) -> Result<(), DataError> {
+        self.as_slice().iter().try_for_each(Example::check)?;
+        let wanted = match layout {
+            Layout::Packed => return Ok(()),
+            Layout::Padded => 1,
+            Layout::Grouped(count) => count,
+        };
+        if ![0, wanted].contains(&self.len) {
+            return Err(DataError::field(
+                "input_ids",
+                format!(
+                    "{} examples, where the layout says {wanted} or none",
+                    self.len
+                ),
+            ));
+        }
+        let is_empty = |example: &Example| example.input_ids.is_empty();
+        if self.num_tokens() > 0
+            && let Some(i) = self.as_slice().iter().position(is_empty)
+        {
+            return Err(DataError::field(
+                "input_ids",
+                format!("example {} of {wanted} has no tokens", i + 1),
+            ));
+        }
+        Ok(())
+    }
+}

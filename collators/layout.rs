@@ -1,0 +1,34 @@
+//! How examples become rows, and what their labels are compared with.
+
+/// How examples are laid out in the rows of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Layout {
+    /// One after another; an example that does not fit goes on in the next row, as a segment of
+    /// its own. A row of data may become any number of examples.
+    Packed,
+    /// One a row, cut off or padded on the right.
+    Padded,
+    /// This many of one row of data, in adjacent rows of one micro-batch, each cut off or padded on the right: chosen and
+    /// rejected of a preference pair. `trainer.micro_batch_size` counts rows of data then.
+    Grouped(usize),
+}
+
+/// What the model's output at a position is a prediction of.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Prediction {
+    /// The token after it: the output at `t` is compared with the label at `t + 1`, as in Hugging Face's causal models.
+    #[default]
+    NextToken,
+    /// The token in its place: the output at `t` is compared with the label at `t`, as in masked language modelling.
+    SameToken,
+}
+
+impl Prediction {
+    /// How far labels are from the outputs that they are compared with.
+    pub fn shift(self) -> usize {
+        match self {
+            Self::NextToken => 1,
+            Self::SameToken => 0,
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! What a collator declares of its batches.
+
+use tt_data::DataError;
+
+use crate::Collator;
+use crate::field::{self, Field};
+use crate::layout::{Layout, Prediction};
+
+/// What a collator declares of its batches.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BatchSpec {
+    pub layout: Layout,
+    pub prediction: Prediction,
+    pub fields: Vec<Field>,
+}
+
+impl Default for BatchSpec {
+    /// Packed tokens and labels, and nothing else.
+    fn default() -> Self {
+        Self {
+            layout: Layout::Packed,
+            prediction: Prediction::NextToken,
+            fields: Vec::new(),
+        }
+    }
+}
+
+impl BatchSpec {
+    /// Errors: fields that do not go together, or not with the layout; they name the collator.
+    pub fn of(collator: &dyn Collator) -> Result<Self, DataError> {
+        let spec = Self {
+            layout: collator.layout(),
+            prediction: collator.prediction(),
+            fields: collator.fields(),
+        };
+        spec.check()
+            .map_err(|error| error.of_collator(collator.name(), None))?;
+        Ok(spec)
+    }
+
+    fn check(&self) -> Result<(), DataError> {
+        field::check(&self.fields)?;
+        let mut fields = self.fields.iter();
+        match self.layout {
+            Layout::Packed => match fields.find(|field| field.is_per_row()) {
+                Some(field) => Err(DataError::field(
+                    field.name,
+                    "packed rows hold several examples, so it cannot be per row",
+                )),
+                None => Ok(()),
+            },
+            Layout::Grouped(0) => Err(DataError::field("input_ids", "a group of no rows")),
+            Layout::Padded | Layout::Grouped(_) => Ok(()),
+        }
+    }
+
+    /// Rows of a batch that one row of data fills.
+    pub fn rows_of_each(&self) -> usize {
+        match self.layout {
+            Layout::Packed | Layout::Padded => 1,
+            Layout::Grouped(rows) => rows,
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! What becomes of data on its way to a batch.
+
+mod fields;
+mod loader;
+mod pipeline;

@@ -1,0 +1,39 @@
+//! The sources there are.
+
+use tt_config::{Entry, Table};
+
+use crate::config::DataConfig;
+use crate::error::DataError;
+use crate::source::{Dataset, OpenSource};
+use crate::stories::{Stories, StoriesConfig};
+use crate::text::{Text, TextConfig};
+
+/// What `data.dataset.url` may name.
+pub const SOURCES: Table<OpenSource> = Table::new(
+    "data set",
+    &[
+        Entry::new::<StoriesConfig>(
+            "stories",
+            "short stories, sums and look-ups, made by the program",
+            Stories::open,
+        ),
+        Entry::new::<TextConfig>("text", "plain text files", Text::open),
+    ],
+);
+
+impl Dataset {
+    /// Opens the data set that `config.dataset.url` names in [`SOURCES`].
+    pub fn open(config: &DataConfig) -> Result<Self, DataError> {
+        Self::open_from(config, &SOURCES)
+    }
+
+    /// Opens the data set that `config.dataset.url` names in `sources`.
+    pub fn open_from(config: &DataConfig, sources: &Table<OpenSource>) -> Result<Self, DataError> {
+        let url = config.dataset.url.as_str();
+        let entry = sources.get(url).map_err(|_| DataError::UnknownDataset {
+            url: url.to_owned(),
+            known: sources.names().join(", "),
+        })?;
+        (entry.build)(config)
+    }
+}

@@ -1,0 +1,4 @@
+//! Files and tokenizers as users have them.
+
+mod text;
+mod tokenizer;
