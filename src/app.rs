@@ -18,7 +18,7 @@ use crate::migration;
 use crate::out;
 use crate::plugins::Plugins;
 use crate::rerun;
-use crate::supervise::{self, worker};
+use crate::supervise;
 use crate::sweep;
 
 /// The program. What is added replaces a built-in of the same name.
@@ -73,15 +73,13 @@ impl App {
 
     /// Does what the arguments after the program's name ask for. Errors are printed here, once.
     pub fn run(self, args: impl IntoIterator<Item = OsString>) -> ExitCode {
-        let begun = worker::begin().and_then(|()| Ok(sweep::leash::watch()?));
-        let done = begun
-            .map_err(Failure::Run)
-            .and_then(|()| self.try_run(args));
+        let begun = tt_launch::begin().map_err(Failure::run);
+        let done = begun.and_then(|()| self.try_run(args));
         let code = done.unwrap_or_else(|failure| {
             eprintln!("{failure}");
             failure.exit_code()
         });
-        worker::ended(code);
+        tt_launch::worker::set_exit_code(code);
         code
     }
 
@@ -129,7 +127,7 @@ impl App {
                 }
                 if on_device
                     && args.show.is_none()
-                    && let Some(device) = supervise::wanted(&composition)
+                    && let Some(device) = supervise::device_of_worker(&composition)
                 {
                     return supervise::run(&device, &args.raw);
                 }

@@ -12,7 +12,7 @@ use crate::failure::Failure;
 pub type Files = &'static [(&'static str, &'static str)];
 
 /// The files under `configs/` at build time.
-pub(crate) const EMBEDDED: Files = include!(concat!(env!("OUT_DIR"), "/configs.rs"));
+pub const EMBEDDED: Files = include!(concat!(env!("OUT_DIR"), "/configs.rs"));
 
 /// The folder that is looked in if it exists.
 const DEFAULT_FOLDER: &str = "configs";

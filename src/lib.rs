@@ -33,13 +33,12 @@ mod parameters;
 mod plugins;
 mod pretrained;
 mod quote;
-#[cfg(test)]
-mod reference;
+#[doc(hidden)]
+pub mod reference;
 mod rerun;
 mod resume;
 mod run_dir;
 mod setup;
-mod signals;
 mod stored;
 mod supervise;
 mod sweep;

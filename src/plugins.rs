@@ -6,6 +6,7 @@ use tt_collators::BuildCollator;
 use tt_config::{Entry, Table};
 use tt_models::BuildModel;
 use tt_optimizers::BuildOptimizer;
+use tt_report::{Column, Table as Columns};
 use tt_train::BuildTrainer;
 
 use crate::configs::Files;
@@ -60,11 +61,10 @@ impl Plugins {
 }
 
 fn section<B: Clone>(key: &str, table: &Table<B>) -> String {
-    let names = table.names();
-    let width = names.iter().map(|name| name.len()).max().unwrap_or(0);
-    let mut text = format!("{key}:\n");
+    let mut listing = Columns::new([Column::left(), Column::left()]);
+    listing.line(format!("{key}:"));
     for entry in table.entries() {
-        text.push_str(&format!("  {:width$}  {}\n", entry.name, entry.about));
+        listing.row([&format!("  {}", entry.name), entry.about]);
     }
-    text
+    listing.to_string()
 }

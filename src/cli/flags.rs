@@ -1,10 +1,11 @@
 //! The flags: one table, from which parsing, the help text and completion are made.
 
 use tt_config::Part;
+use tt_report::number;
 
 use super::{Args, UsageError, nearest};
+use crate::commands::diff;
 use crate::commands::show::{Info, Show};
-use crate::commands::{diff, plan};
 use crate::completion::Completion;
 use crate::rerun;
 
@@ -160,7 +161,7 @@ pub(super) const FLAGS: &[Flag] = &[
         about: "With plan: what there is, as 24GB [default: this machine's]",
         set: |args, value| {
             let bytes =
-                plan::parse_bytes(&value).ok_or(BadValue("a size such as 24GB or 512MiB"))?;
+                number::parse_bytes(&value).ok_or(BadValue("a size such as 24GB or 512MiB"))?;
             args.options.memory_bytes = Some(bytes);
             Ok(())
         },

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use anyhow::{Context, anyhow};
 use serde_json::{Map, Value as Json};
 use tt_config::Node;
+use tt_metrics::last_row_with;
 
 use crate::commands::Options;
 use crate::failure::Failure;
@@ -16,7 +17,6 @@ use crate::origins::ORIGINS;
 use crate::out;
 use crate::resume::RESOLVED_CONFIG;
 use crate::run_dir::{self, SUMMARY};
-use crate::sweep::progress::last_row_with;
 
 /// Longer values are cut short.
 const MOST_CHARS: usize = 80;
@@ -153,7 +153,7 @@ fn summary(run: &Run) -> Result<String, Failure> {
     row("overrides", run.overrides.join(" "));
 
     for key in ["loss", "val_loss"] {
-        if let Some(last) = last_row_with(folder, key) {
+        if let Some(last) = last_row_with(&folder.join("metrics.jsonl"), key) {
             row(key, format!("{} at step {}", last[key], last["step"]));
         }
     }

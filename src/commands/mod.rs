@@ -5,7 +5,7 @@ mod doctor;
 mod export;
 mod generate;
 pub(crate) mod inspect;
-pub(crate) mod plan;
+mod plan;
 pub(crate) mod show;
 mod train;
 

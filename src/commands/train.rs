@@ -7,6 +7,7 @@ use serde_json::Value as Json;
 use tt_checkpoint::Checkpoint;
 use tt_collators::Pipeline;
 use tt_config::{Composition, Missing, Node, Value};
+use tt_launch::{StopSignal, worker};
 use tt_metrics::{Console, Jsonl, Metrics};
 use tt_nn::ParamTree;
 use tt_tensor::Device;
@@ -22,8 +23,6 @@ use crate::out;
 use crate::resume::{self, Decision, RESOLVED_CONFIG, Resume, Start, Wanted};
 use crate::run_dir::RunDir;
 use crate::setup::Setup;
-use crate::signals::StopSignal;
-use crate::supervise::worker;
 
 pub(crate) fn run(mut invocation: Invocation) -> Result<ExitCode, Failure> {
     let setup = Setup::read(&invocation)?;
@@ -43,7 +42,8 @@ fn train(
 ) -> Result<ExitCode, Failure> {
     setup.config.device.start_threads()?;
     let stop = StopFlag::default();
-    let signal = StopSignal::install(stop.clone()).map_err(Failure::run)?;
+    let on_signal = stop.clone();
+    let signal = StopSignal::install(move || on_signal.request()).map_err(Failure::run)?;
     let start = match decide(composition, &setup.config.resume)? {
         Decision::Start(start) => start,
         Decision::Finished(folder) => return Ok(finished(&folder)),
@@ -81,7 +81,7 @@ fn train(
     if let Some(aside) = aside {
         out::line(format!("moved the earlier run to {}", aside.display()));
     }
-    worker::entered(run_dir.path()).map_err(Failure::Run)?;
+    worker::set_run_folder(run_dir.path()).map_err(Failure::run)?;
     record(composition, &run_dir)?;
     run_dir
         .set_origin(origin.as_deref())

@@ -5,9 +5,8 @@
 
 use std::collections::HashSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use anyhow::{Context, anyhow};
 use serde_json::{Value as Json, json};
 use tt_config::{Composer, Composition, Diagnostic, Diagnostics, Missing, Node, Value};
 
@@ -19,14 +18,14 @@ use crate::resume::{Resume, Wanted};
 use crate::run_dir::{RunDir, RunDirError};
 use crate::setup::Setup;
 use crate::sweep::config::SweepConfig;
-use crate::sweep::job::{Job, State, Status};
+use crate::sweep::job::{JobState, JobStatus, SweepJob};
 
 /// The file in a sweep's folder that lists its jobs.
 const JOBS: &str = "sweep.json";
 
 /// A sweep, ready to be started.
-pub(crate) struct Plan {
-    pub(crate) jobs: Vec<Job>,
+pub(crate) struct SweepPlan {
+    pub(crate) jobs: Vec<SweepJob>,
     pub(crate) config: SweepConfig,
     /// `hydra.launcher.n_jobs`: how many work at a time.
     pub(crate) n_jobs: usize,
@@ -37,7 +36,7 @@ pub(crate) struct Plan {
     folder: (String, String),
 }
 
-impl Plan {
+impl SweepPlan {
     pub(crate) fn read(
         composer: &Composer,
         overrides: &[String],
@@ -75,7 +74,7 @@ impl Plan {
                 continue;
             }
             let composition = invocation.composition;
-            jobs.push(Job {
+            jobs.push(SweepJob {
                 num,
                 overrides: job.overrides,
                 config: composition.resolve(Missing::Keep)?.to_json(),
@@ -155,7 +154,7 @@ impl Plan {
         let states = self.jobs.iter().map(|job| {
             let folder = folder.join(&job.subdir);
             (
-                State::earlier(&folder, job),
+                JobState::earlier(&folder, job),
                 crate::sweep::job::is_used(&folder),
             )
         });
@@ -166,7 +165,7 @@ impl Plan {
             && states.iter().any(|(state, _)| {
                 state
                     .as_ref()
-                    .is_none_or(|state| state.status != Status::Finished)
+                    .is_none_or(|state| state.status != JobStatus::Finished)
             })
     }
 
@@ -205,7 +204,7 @@ fn n_jobs(composition: &Composition) -> Result<usize, Failure> {
     }
 }
 
-fn refuse_shared_folders(jobs: &[Job], composition: &Composition) -> Result<(), Diagnostics> {
+fn refuse_shared_folders(jobs: &[SweepJob], composition: &Composition) -> Result<(), Diagnostics> {
     let mut seen = HashSet::new();
     for job in jobs {
         if !seen.insert(&job.subdir) {
@@ -224,16 +223,4 @@ fn add_new(problems: &mut Diagnostics, found: Diagnostics) {
     for problem in found.iter().filter(|p| !known.contains(&p.to_string())) {
         problems.push(problem.clone());
     }
-}
-
-/// The program that a job is run with: the one that runs the sweep.
-pub(crate) fn program() -> Result<PathBuf, Failure> {
-    let program = std::env::current_exe().context("cannot find this program's own file");
-    program
-        .and_then(|path| {
-            path.exists()
-                .then_some(path)
-                .ok_or_else(|| anyhow!("it was moved"))
-        })
-        .map_err(Failure::Run)
 }

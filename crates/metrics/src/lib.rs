@@ -29,6 +29,7 @@ mod jsonl;
 mod record;
 mod sink;
 mod summary;
+mod tail;
 mod text;
 
 pub use config::{LoggingConfig, Progress};
@@ -42,3 +43,4 @@ pub use jsonl::{Jsonl, Truncation};
 pub use record::{Record, Scalar, Scalars, StepRecord, TIME_KEYS, ValRecord};
 pub use sink::{Metrics, Sink};
 pub use summary::Summary;
+pub use tail::last_row_with;

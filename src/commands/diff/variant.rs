@@ -5,7 +5,7 @@ use tt_config::{Composition, Diagnostics};
 use tt_nn::ParamSpec;
 use tt_train::{Prepared, StopFlag};
 
-use super::report::Shown;
+use super::comparison_report::Shown;
 use crate::commands::Invocation;
 use crate::failure::Failure;
 use crate::job;

@@ -9,11 +9,11 @@ mod machine;
 mod probe;
 mod tools;
 
-use std::fmt::Write;
 use std::process::ExitCode;
 
 use anyhow::anyhow;
 use serde::Serialize;
+use tt_report::{Column, Table};
 use tt_tpu::sdk::{Sdk, SdkError, SdkKind};
 
 use crate::commands::Options;
@@ -41,11 +41,11 @@ struct Row {
 }
 
 #[derive(Debug, Default, Serialize)]
-struct Report {
+struct Findings {
     rows: Vec<Row>,
 }
 
-impl Report {
+impl Findings {
     fn row(&mut self, section: &'static str, name: &str, state: State, text: impl Into<String>) {
         self.rows.push(Row {
             section,
@@ -60,21 +60,21 @@ impl Report {
     }
 
     fn text(&self) -> String {
-        let mut text = String::new();
+        let mut table = Table::new([Column::left().width(18).gap(0), Column::left()]);
         let mut section = "";
         for row in &self.rows {
             if row.section != section {
                 section = row.section;
-                writeln!(text, "{section}").expect("into a string");
+                table.line(section);
             }
             let mark = match row.state {
                 State::Ok => ' ',
                 State::Missing => '-',
                 State::Problem => '!',
             };
-            writeln!(text, "{mark} {:<16}{}", row.name, row.text).expect("into a string");
+            table.row([&format!("{mark} {}", row.name), &row.text]);
         }
-        text
+        table.to_string()
     }
 }
 
@@ -91,23 +91,25 @@ pub(crate) fn run(operands: &[String], options: &Options) -> Result<ExitCode, Fa
             )));
         }
     }
-    let mut report = Report::default();
+    let mut findings = Findings::default();
     let version = env!("CARGO_PKG_VERSION");
-    report.row("program", "tpu-train", State::Ok, version);
-    machine::rows(&mut report);
-    tpu_rows(&mut report);
-    tools::rows(&mut report);
-    match options.json {
-        true => out::line(serde_json::to_string_pretty(&report).map_err(Failure::run)?),
-        false => out::text(report.text()),
+    findings.row("program", "tpu-train", State::Ok, version);
+    machine::rows(&mut findings);
+    tpu_rows(&mut findings);
+    tools::rows(&mut findings);
+    if options.json {
+        out::line(serde_json::to_string_pretty(&findings).map_err(Failure::run)?);
+    } else {
+        out::text(findings.text());
     }
-    Ok(match report.has_problem() {
-        true => ExitCode::FAILURE,
-        false => ExitCode::SUCCESS,
+    Ok(if findings.has_problem() {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
     })
 }
 
-fn tpu_rows(report: &mut Report) {
+fn tpu_rows(findings: &mut Findings) {
     const TPU: &str = "tpu";
     let sdk = match Sdk::find() {
         Ok(sdk) => sdk,
@@ -118,7 +120,7 @@ fn tpu_rows(report: &mut Report) {
                 SdkError::Missing(_) if !named => State::Missing,
                 _ => State::Problem,
             };
-            report.row(TPU, "libraries", state, error.to_string());
+            findings.row(TPU, "libraries", state, error.to_string());
             return;
         }
     };
@@ -128,13 +130,13 @@ fn tpu_rows(report: &mut Report) {
     };
     let version = sdk.version.as_deref().unwrap_or("of unknown version");
     let text = format!("{kind} {version} in {}", sdk.folder.display());
-    report.row(TPU, "libraries", State::Ok, text);
+    findings.row(TPU, "libraries", State::Ok, text);
     for result in probe::run() {
         let state = match result.error {
             None => State::Ok,
             Some(_) => State::Problem,
         };
         let text = result.error.unwrap_or(result.text);
-        report.row(TPU, &result.group, state, text);
+        findings.row(TPU, &result.group, state, text);
     }
 }

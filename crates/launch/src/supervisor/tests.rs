@@ -1,31 +1,36 @@
 //! With shell scripts as workers; with the true one see `tests/e2e`.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
 
 use tt_tpu::flight::{FlightRecord, Wait};
 
 use super::*;
-use crate::device::RestartConfig;
 
-/// A failure's text is all that tells of a report, so codes are compared as text, too.
-fn run(device: DeviceConfig, script: &str) -> Result<String, String> {
-    let device = DeviceConfig {
-        kind: DeviceKind::Tpu,
-        ..device
-    };
-    let sh = |arguments: &[String]| {
+/// A script as the worker, with `lr=1` as its argument.
+struct Script<'a>(&'a str);
+
+impl Supervised for Script<'_> {
+    fn command(&self, resume: Option<&Path>) -> Command {
+        assert_eq!(resume, None, "scripts save nothing");
         let mut command = Command::new("sh");
-        command.args(["-c", script, "worker"]).args(arguments);
+        command.args(["-c", self.0, "worker", "lr=1"]);
         command
-    };
-    let code = run_workers(&device, &["lr=1".to_owned()], sh);
-    code.map(|code| format!("{code:?}"))
-        .map_err(|failure| failure.to_string())
+    }
+
+    fn newest_checkpoint(&self, _: &Path) -> Option<(u64, PathBuf)> {
+        None
+    }
+
+    fn command_line(&self, _: &Path) -> String {
+        "worker lr=1".to_owned()
+    }
 }
 
-fn code(code: u8) -> Result<String, String> {
-    Ok(format!("{:?}", ExitCode::from(code)))
+/// A failure's text is all that tells of a report.
+fn run(limits: Limits, script: &str) -> std::result::Result<u8, String> {
+    super::run(&Script(script), limits).map_err(|failure| failure.to_string())
 }
 
 /// Says that the worker has done what it was asked for, with code 0.
@@ -35,19 +40,19 @@ const ENDED: &str = r#"printf 0 > "$TPU_TRAIN_SESSION/ended""#;
 fn a_worker_that_ends_in_order_decides_the_exit_code() {
     for expected in [0, 1, 2, 75] {
         let script = format!(r#"printf {expected} > "$TPU_TRAIN_SESSION/ended"; exit {expected}"#);
-        assert_eq!(run(DeviceConfig::default(), &script), code(expected));
+        assert_eq!(run(Limits::default(), &script), Ok(expected));
     }
 }
 
 #[test]
 fn a_crash_after_all_is_done_changes_nothing() {
     let script = format!("{ENDED}; kill -SEGV $$");
-    assert_eq!(run(DeviceConfig::default(), &script), code(0));
+    assert_eq!(run(Limits::default(), &script), Ok(0));
 }
 
 #[test]
 fn a_worker_that_was_told_to_stop_decides_the_exit_code_if_it_can() {
-    let end = |raw| End::Exit(ExitStatus::from_raw(raw));
+    let end = |raw| WorkerEnd::Exit(ExitStatus::from_raw(raw));
     let (exit_75, killed, terminated) = (end(75 << 8), end(9), end(15));
     // It only ever hears of SIGTERM.
     assert_eq!(exit_code(&exit_75, Some(75), Some(SIGINT)), Some(130));
@@ -56,13 +61,13 @@ fn a_worker_that_was_told_to_stop_decides_the_exit_code_if_it_can() {
     assert_eq!(exit_code(&terminated, None, Some(SIGTERM)), Some(143));
     assert_eq!(exit_code(&killed, None, Some(SIGINT)), Some(130));
     assert_eq!(exit_code(&killed, None, None), None);
-    let hang = End::Hang(Duration::ZERO);
+    let hang = WorkerEnd::Hang(Duration::ZERO);
     assert_eq!(exit_code(&hang, None, Some(SIGTERM)), None);
 }
 
 #[test]
 fn exit_code_0_out_of_order_is_a_failure() {
-    let error = run(DeviceConfig::default(), "exit 0").unwrap_err();
+    let error = run(Limits::default(), "exit 0").unwrap_err();
     assert!(error.contains("exit code 0"), "{error}");
 }
 
@@ -89,7 +94,7 @@ fn a_failed_check_is_told_with_what_the_device_said_and_what_was_in_flight() {
         exit 233"#,
         flight.path().display()
     );
-    let error = run(DeviceConfig::default(), &script).unwrap_err();
+    let error = run(Limits::default(), &script).unwrap_err();
     for text in [
         "a check in a kernel failed",
         "it says: file.c:7: Assertion",
@@ -107,15 +112,15 @@ fn a_failed_check_is_told_with_what_the_device_said_and_what_was_in_flight() {
 
 #[test]
 fn a_worker_killed_from_outside_is_told_as_such() {
-    let error = run(DeviceConfig::default(), "kill -9 $$").unwrap_err();
+    let error = run(Limits::default(), "kill -9 $$").unwrap_err();
     assert!(error.contains("killed (signal 9)"), "{error}");
 }
 
 #[test]
 fn a_wait_without_end_is_ended() {
-    let device = DeviceConfig {
-        timeout_seconds: Some(1),
-        ..DeviceConfig::default()
+    let limits = Limits {
+        wait: Some(Duration::from_secs(1)),
+        ..Limits::default()
     };
     let flight = waiting_in_launch_3();
     let script = format!(
@@ -123,16 +128,16 @@ fn a_wait_without_end_is_ended() {
         flight.path().display()
     );
     let started = Instant::now();
-    let error = run(device, &script).unwrap_err();
+    let error = run(limits, &script).unwrap_err();
     assert!(error.contains("the device hangs"), "{error}");
     assert!(error.contains("for the launches to end"), "{error}");
     assert!(started.elapsed() < Duration::from_secs(30));
 }
 
-fn with_restarts(max: u32) -> DeviceConfig {
-    DeviceConfig {
-        restart: RestartConfig { max },
-        ..DeviceConfig::default()
+fn with_restarts(restarts: u32) -> Limits {
+    Limits {
+        restarts,
+        ..Limits::default()
     }
 }
 
@@ -143,7 +148,7 @@ fn a_worker_is_started_again_and_may_then_end_in_order() {
         r#"cd {}; echo "$@" >> starts; if [ -e again ]; then {ENDED}; exit 0; fi; touch again; exit 233"#,
         folder.path().display()
     );
-    assert_eq!(run(with_restarts(1), &script), code(0));
+    assert_eq!(run(with_restarts(1), &script), Ok(0));
     // Nothing had been saved: it begins again as it was asked to.
     let starts = fs::read_to_string(folder.path().join("starts")).unwrap();
     assert_eq!(starts, "lr=1\nlr=1\n");
@@ -167,7 +172,7 @@ fn the_session_ends_with_the_worker_and_the_emulator_works_in_it() {
         echo "$TPU_TRAIN_SESSION" > {}/session; kill -9 $$"#,
         folder.path().display()
     );
-    run(DeviceConfig::default(), &script).unwrap_err();
+    run(Limits::default(), &script).unwrap_err();
     let session = fs::read_to_string(folder.path().join("session")).unwrap();
     assert!(session.contains("tpu-train-session-"), "{session}");
     assert!(!Path::new(session.trim()).exists());

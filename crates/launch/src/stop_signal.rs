@@ -1,4 +1,4 @@
-//! SIGINT, SIGTERM and SIGUSR1: the first asks the run to save and stop, a second SIGINT ends the process at once.
+//! SIGINT, SIGTERM and SIGUSR1: the first asks the process to save and stop, a second SIGINT ends it at once.
 //! SIGUSR1 is what Slurm sends ahead of a time limit (`--signal=USR1@120`). In a worker, SIGINT is left to its supervisor.
 
 use std::io;
@@ -8,22 +8,21 @@ use std::thread;
 
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
-use tt_train::StopFlag;
 
-use crate::supervise::worker;
+use crate::worker;
 
 /// What an interrupted process exits with.
-pub(crate) const EXIT_INTERRUPTED: u8 = 130;
+pub const EXIT_INTERRUPTED: u8 = 130;
 /// What a process that was preempted, and can go on, exits with (`EX_TEMPFAIL` of sysexits).
-pub(crate) const EXIT_PREEMPTED: u8 = 75;
+pub const EXIT_PREEMPTED: u8 = 75;
 
-/// Which signal asked the run to stop.
+/// Which signal asked the process to stop.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct StopSignal(Arc<AtomicI32>);
+pub struct StopSignal(Arc<AtomicI32>);
 
 impl StopSignal {
-    /// Takes over these signals for the rest of the process; the first of them requests `stop`.
-    pub(crate) fn install(stop: StopFlag) -> io::Result<Self> {
+    /// Takes over these signals for the rest of the process; the first of them calls `stop`.
+    pub fn install(stop: impl Fn() + Send + 'static) -> io::Result<Self> {
         let received = Self::default();
         let first = received.clone();
         let mut signals = Signals::new([SIGTERM, SIGUSR1])?;
@@ -41,7 +40,7 @@ impl StopSignal {
                         .is_ok();
                     if is_first {
                         eprintln!("saving and stopping (Ctrl-C again to stop at once)");
-                        stop.request();
+                        stop();
                     } else if signal == SIGINT {
                         // Whatever is half-written is so under a temporary name.
                         std::process::exit(EXIT_INTERRUPTED.into());
@@ -53,7 +52,7 @@ impl StopSignal {
     }
 
     /// What to exit with after having stopped.
-    pub(crate) fn exit_code(&self) -> u8 {
+    pub fn exit_code(&self) -> u8 {
         match self.0.load(Ordering::SeqCst) {
             SIGTERM | SIGUSR1 => EXIT_PREEMPTED,
             _ => EXIT_INTERRUPTED,

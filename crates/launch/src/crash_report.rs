@@ -15,13 +15,13 @@ use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::time::Duration;
 
 use tt_tpu::flight::{Flight, Launch};
 
-use crate::ending;
-use crate::run_dir;
-use crate::supervise::End;
-use crate::supervise::session::{Files, Session};
+use crate::Supervised;
+use crate::session::{Files, Session};
 
 /// What the vendor's runtime ends a process with when a kernel's check fails.
 const EXIT_ASSERT: i32 = 233;
@@ -30,11 +30,19 @@ const TAIL_BYTES: u64 = 64 << 10;
 /// Of what the device says, and of launches.
 const SHOWN: usize = 4;
 
+/// How a worker ended.
 #[derive(Debug)]
-pub(super) struct Report {
+pub(crate) enum WorkerEnd {
+    Exit(ExitStatus),
+    /// It was killed after having waited this long for the device.
+    Hang(Duration),
+}
+
+#[derive(Debug)]
+pub(crate) struct CrashReport {
     headline: String,
-    /// The last lines that tell anything.
-    said: Vec<String>,
+    /// The last lines of the log that tell anything.
+    log_excerpt: Vec<String>,
     flight: Flight,
     log: Option<PathBuf>,
     run: Option<PathBuf>,
@@ -44,20 +52,19 @@ pub(super) struct Report {
     command: Option<String>,
 }
 
-impl Report {
-    pub(super) fn new(end: &End, session: &Session, arguments: &[String]) -> Self {
+impl CrashReport {
+    pub(crate) fn new(end: &WorkerEnd, session: &Session, supervised: &dyn Supervised) -> Self {
         let files = session.files();
         let run = files.run();
-        let checkpoint = run.as_deref().and_then(newest_checkpoint);
-        let command = run
-            .as_deref()
-            .map(|run| ending::command_line(&ending::again(arguments, run)));
+        let of_run = run.as_deref();
+        let checkpoint = of_run.and_then(|run| supervised.newest_checkpoint(run));
+        let command = of_run.map(|run| supervised.command_line(run));
         let text = tail(files);
-        let said = said(&text);
+        let log_excerpt = excerpt(&text);
         let flight = Flight::read(&files.flight()).unwrap_or_default();
         Self {
-            headline: headline(end, &flight, &said),
-            said,
+            headline: headline(end, &flight, &log_excerpt),
+            log_excerpt,
             flight,
             log: (!text.is_empty()).then(|| log_to_keep(session)).flatten(),
             run,
@@ -66,20 +73,20 @@ impl Report {
         }
     }
 
-    pub(super) fn run(&self) -> Option<&Path> {
+    pub(crate) fn run(&self) -> Option<&Path> {
         self.run.as_deref()
     }
 
     /// The step that the run can go on from.
-    pub(super) fn step(&self) -> Option<u64> {
+    pub(crate) fn step(&self) -> Option<u64> {
         self.checkpoint.as_ref().map(|(step, _)| *step)
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for CrashReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.headline)?;
-        for (i, line) in self.said.iter().enumerate() {
+        for (i, line) in self.log_excerpt.iter().enumerate() {
             let label = if i == 0 { "it says: " } else { "         " };
             write!(f, "\n  {label}{line}")?;
         }
@@ -104,7 +111,7 @@ impl fmt::Display for Report {
     }
 }
 
-impl Report {
+impl CrashReport {
     fn write_launches(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let flight = &self.flight;
         let first = flight.started.unwrap_or_default().max(flight.done + 1);
@@ -135,9 +142,9 @@ impl Report {
     }
 }
 
-fn headline(end: &End, flight: &Flight, said: &[String]) -> String {
+fn headline(end: &WorkerEnd, flight: &Flight, log_excerpt: &[String]) -> String {
     let status = match end {
-        End::Hang(waited) => {
+        WorkerEnd::Hang(waited) => {
             let what = flight.waiting_for.map(|what| format!(" for {what}"));
             return format!(
                 "the device hangs: the process waited {} s{} (device.timeout_seconds) and was ended",
@@ -145,12 +152,12 @@ fn headline(end: &End, flight: &Flight, said: &[String]) -> String {
                 what.unwrap_or_default()
             );
         }
-        End::Exit(status) => status,
+        WorkerEnd::Exit(status) => status,
     };
     match (status.code(), status.signal()) {
         // Its threads go on while it exits, and may crash before it is through.
         _ if status.code() == Some(EXIT_ASSERT)
-            || said.iter().any(|line| is_failed_check(line)) =>
+            || log_excerpt.iter().any(|line| is_failed_check(line)) =>
         {
             "a check in a kernel failed, which ends the process".to_owned()
         }
@@ -161,12 +168,6 @@ fn headline(end: &End, flight: &Flight, said: &[String]) -> String {
         }
         (None, signal) => format!("the process crashed with signal {}", signal.unwrap_or(0)),
     }
-}
-
-fn newest_checkpoint(run: &Path) -> Option<(u64, PathBuf)> {
-    let latest = tt_checkpoint::latest(&run_dir::checkpoints(run)).ok()?;
-    let checkpoint = latest.checkpoint?;
-    Some((checkpoint.step(), checkpoint.dir().to_owned()))
 }
 
 /// The log in the run folder; or if there is none a copy beside the session, which is about to be removed.
@@ -195,7 +196,7 @@ fn tail(files: &Files) -> String {
 
 /// The first lines about a failed check, or else the last lines; without what the runtime always says, and what several
 /// cores say once.
-fn said(text: &str) -> Vec<String> {
+fn excerpt(text: &str) -> Vec<String> {
     let mut lines = Vec::new();
     for line in text
         .lines()
@@ -255,31 +256,35 @@ libtpuv7_emulator.so(tpu_data_type_size+0xee) [0x7fa9cb9c815e]
 
     #[test]
     fn what_the_device_says_is_told_once_and_without_noise() {
-        let said = said(ASSERT);
+        let excerpt = excerpt(ASSERT);
         assert_eq!(
-            said[0],
+            excerpt[0],
             "[ERR] not supported dtype=99 /src/tpu_kernel_common.c:77: tpu_data_type_size: Assertion \"0\" failed."
         );
-        assert_eq!(said.len(), 1);
+        assert_eq!(excerpt.len(), 1);
     }
 
     #[test]
     fn a_crash_after_a_failed_check_is_a_failed_check() {
-        let crashed = End::Exit(ExitStatus::from_raw(11));
-        let headline = |said: &[String]| headline(&crashed, &Flight::default(), said);
-        assert!(headline(&said(ASSERT)).contains("a check in a kernel failed"));
+        let crashed = WorkerEnd::Exit(ExitStatus::from_raw(11));
+        let headline = |log: &[String]| headline(&crashed, &Flight::default(), log);
+        assert!(headline(&excerpt(ASSERT)).contains("a check in a kernel failed"));
         assert!(headline(&[]).contains("signal 11"));
     }
 
     #[test]
     fn noise_alone_says_nothing() {
-        assert_eq!(said("[ap] memory init ok\ndevice id:0 / 1\n\n"), [""; 0]);
+        assert_eq!(excerpt("[ap] memory init ok\ndevice id:0 / 1\n\n"), [""; 0]);
     }
 
-    fn report(flight: Flight) -> Report {
-        Report {
-            headline: headline(&End::Exit(ExitStatus::from_raw(233 << 8)), &flight, &[]),
-            said: vec!["Assertion failed.".into(), "a frame".into()],
+    fn report(flight: Flight) -> CrashReport {
+        CrashReport {
+            headline: headline(
+                &WorkerEnd::Exit(ExitStatus::from_raw(233 << 8)),
+                &flight,
+                &[],
+            ),
+            log_excerpt: vec!["Assertion failed.".into(), "a frame".into()],
             flight,
             log: Some("run/device.log".into()),
             run: Some("run".into()),

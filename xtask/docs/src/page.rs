@@ -1,21 +1,20 @@
 //! `docs/configuration.md`: an introduction written by hand, and below [`MARKER`] the generated tables.
 
-use schemars::schema_for;
 use serde_json::{Map, Value};
+use tpu_train::reference::{EMBEDDED, schema};
 use tt_config::Node;
+use tt_report::{Column, Table};
 
-use super::rows::{Row, code, one_line, rows};
-use super::{BASE, Choice, Defaults, choices, docs};
-use crate::config::AppConfig;
-use crate::configs::EMBEDDED;
+use crate::choices::{Choice, choices};
+use crate::defaults::{BASE, Defaults};
+use crate::rows::{Row, code, one_line, rows};
 
 /// What stands above this line is written by hand and kept.
 const MARKER: &str =
     "<!-- Everything below is generated from the typed configs: cargo xtask docs -->";
 
-/// The whole page.
-pub(super) fn text(defaults: &Defaults) -> String {
-    let page = std::fs::read_to_string(docs("configuration.md")).unwrap_or_default();
+/// The whole page; `page` is what it holds now.
+pub(crate) fn text(page: &str, defaults: &Defaults) -> String {
     let introduction = page.split(MARKER).next().unwrap_or_default().trim_end();
     let sections = [
         introduction.to_owned(),
@@ -30,7 +29,8 @@ pub(super) fn text(defaults: &Defaults) -> String {
 fn options(defaults: &Defaults) -> String {
     let mut text = String::from("## Groups and their options\n\n");
     text += "Choose with `group=option`. What is chosen if nothing is said is marked with *.\n\n";
-    text += "| Group | Option | What it is |\n| --- | --- | --- |\n";
+    let mut table = Table::new([Column::left(); 3]);
+    table.row(["Group", "Option", "What it is"]);
     for (group, options) in &defaults.groups {
         let chosen = defaults.base.choices().get(group).and_then(Option::as_ref);
         let is_asked_for = BASE.iter().any(|choice| choice.starts_with(group.as_str()));
@@ -45,11 +45,14 @@ fn options(defaults: &Defaults) -> String {
                 .iter()
                 .find(|(file, _)| file.starts_with(&stem))
                 .expect("an option is a file");
-            let about = cell(&about(content));
-            text += &format!("| `{group}` | [`{option}`](../configs/{file}){mark} | {about} |\n");
+            table.row([
+                code(group),
+                format!("[`{option}`](../configs/{file}){mark}"),
+                about(content),
+            ]);
         }
     }
-    text.trim_end().to_owned()
+    text + &table.markdown()
 }
 
 /// The comment that a file opens with.
@@ -61,7 +64,7 @@ fn about(content: &str) -> String {
 
 /// All keys: those of the root, then group by group, each followed by its plug-ins.
 fn keys(defaults: &Defaults) -> String {
-    let schema = schema_for!(AppConfig).to_value();
+    let schema = schema().to_value();
     let choices = choices();
     // Where a plug-in's own config stands, its keys are listed instead of the mapping.
     let is_open = |key: &str| choices.iter().any(|choice| choice.section == key);
@@ -128,9 +131,8 @@ fn plugin(defaults: &Defaults, choice: &Choice) -> String {
 
 /// `given` tells what the configuration files say; where they say nothing, the type decides.
 fn table<'r>(rows: impl Iterator<Item = &'r Row>, given: impl Fn(&Row) -> Option<Value>) -> String {
-    let mut text = String::from(
-        "| Key | Type | Default | Range | Meaning |\n| --- | --- | --- | --- | --- |\n",
-    );
+    let mut table = Table::new([Column::left(); 5]);
+    table.row(["Key", "Type", "Default", "Range", "Meaning"]);
     for row in rows {
         let default = match given(row).or_else(|| row.default.clone()) {
             Some(Value::String(text)) if text == tt_config::MISSING => "must be given".to_owned(),
@@ -138,22 +140,15 @@ fn table<'r>(rows: impl Iterator<Item = &'r Row>, given: impl Fn(&Row) -> Option
             Some(value) => code(&value.to_string()),
             None => "must be given".to_owned(),
         };
-        let cells = [
+        table.row([
             &code(&row.key),
             &row.kind,
             &default,
             &row.range,
             &row.meaning,
-        ];
-        let cells: Vec<String> = cells.into_iter().map(|text| cell(text)).collect();
-        text += &format!("| {} |\n", cells.join(" | "));
+        ]);
     }
-    text
-}
-
-/// A table ends a cell at a bar, even within code.
-fn cell(text: &str) -> String {
-    text.replace('|', "\\|")
+    table.markdown() + "\n"
 }
 
 fn capitalised(text: &str) -> String {
@@ -164,7 +159,7 @@ fn capitalised(text: &str) -> String {
 
 #[test]
 fn every_key_says_what_it_means() {
-    let schema = schema_for!(AppConfig).to_value();
+    let schema = schema().to_value();
     let own = choices();
     let own = own.iter().map(|c| rows(c.schema.as_value(), c.section));
     let all: Vec<Row> = rows(&schema, "").into_iter().chain(own.flatten()).collect();

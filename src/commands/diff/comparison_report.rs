@@ -1,17 +1,15 @@
-//! How a comparison is shown: a table for people, Markdown for pages, JSON for programs.
+//! How a comparison is shown: a table for people, Markdown for pages. For programs see [`super::comparison_json`].
 
 use std::fmt::Write;
 
-use serde_json::{Value, json};
+use tt_report::{Column, Table, number};
 use tt_tpu::Stats;
 use tt_train::compare::{Compared, Comparison, Role};
-
-use super::grid::Grid;
 
 /// Tensors that are shown one by one.
 const SHOWN: usize = 8;
 
-pub(super) struct Report {
+pub(super) struct ComparisonReport {
     pub(super) variants: [Shown; 2],
     pub(super) rows: usize,
     pub(super) sequence_length: usize,
@@ -59,7 +57,7 @@ fn name(role: Role) -> &'static str {
     row.map_or("", |row| row.1)
 }
 
-impl Report {
+impl ComparisonReport {
     pub(super) fn table(&self) -> String {
         let mut text = String::new();
         let mut line = |line: String| writeln!(text, "{line}").expect("into a string");
@@ -68,10 +66,9 @@ impl Report {
         }
         line(self.setting());
         line(String::new());
-        line(self.by_role().plain());
-        let worst = self.worst();
-        if !worst.rows.is_empty() {
-            line(worst.plain());
+        line(self.by_role().to_string());
+        if let Some(worst) = self.worst() {
+            line(worst.to_string());
         }
         self.notes().into_iter().for_each(&mut line);
         line(self.verdict());
@@ -92,8 +89,7 @@ impl Report {
             ),
             self.by_role().markdown(),
         ];
-        let worst = self.worst();
-        if !worst.rows.is_empty() {
+        if let Some(worst) = self.worst() {
             parts.push("Tensors by what they take of the tolerance:".to_owned());
             parts.push(worst.markdown());
         }
@@ -102,42 +98,6 @@ impl Report {
             parts.push(notes.join("\n\n"));
         }
         parts.join("\n\n") + "\n"
-    }
-
-    pub(super) fn json(&self) -> String {
-        let it = &self.comparison;
-        let first = it.first_divergence();
-        let of = |i: usize| {
-            let variant = &self.variants[i];
-            json!({
-                "overrides": variant.overrides,
-                "loss": it.losses[i],
-                "grad_norm": it.grad_norms[i],
-                "lr": it.lr[i],
-                "is_applied": it.is_applied[i],
-            })
-        };
-        let unmatched = |i: usize| -> Vec<Value> {
-            let tensors = it.unmatched[i].iter();
-            tensors
-                .map(|(role, tensor)| json!({"role": role, "tensor": tensor}))
-                .collect()
-        };
-        let value = json!({
-            "agrees": it.agrees(),
-            "verdict": self.verdict(),
-            "first_divergence": first.map(|i| tensor_json(&it.tensors[i])),
-            "variants": {"a": of(0), "b": of(1)},
-            "batch": {"rows": self.rows, "sequence_length": self.sequence_length},
-            "tolerance": it.tolerance,
-            "tensors": it.tensors.iter().map(tensor_json).collect::<Vec<_>>(),
-            "unmatched": {"a": unmatched(0), "b": unmatched(1)},
-            "tpu": self.tpu.as_ref().map(|tpu| {
-                json!({"launches": tpu.launches, "fallbacks": tpu.fallbacks})
-            }),
-            "notes": self.notes(),
-        });
-        format!("{value:#}\n")
     }
 
     fn of_variants(&self) -> [String; 2] {
@@ -162,35 +122,33 @@ impl Report {
     }
 
     /// One row for each role.
-    fn by_role(&self) -> Grid {
+    fn by_role(&self) -> Table {
         let tensors = &self.comparison.tensors;
-        let rows = ROLES.iter().filter_map(|(role, _, plural)| {
+        let mut table = table(["", "tensors", "equal", "diverge", "worst", "allowed"], 1);
+        for (role, _, plural) in ROLES {
             let of_role: Vec<_> = tensors.iter().filter(|it| it.role == *role).collect();
-            let worst = of_role
-                .iter()
-                .max_by(|a, b| excess(a).total_cmp(&excess(b)))?;
+            let by_excess = |a: &&&Compared, b: &&&Compared| excess(a).total_cmp(&excess(b));
+            let Some(worst) = of_role.iter().max_by(by_excess) else {
+                continue;
+            };
             let count = |holds: &dyn Fn(&Compared) -> bool| {
                 of_role.iter().filter(|it| holds(it)).count().to_string()
             };
-            Some(vec![
+            table.row([
                 (*plural).to_owned(),
                 of_role.len().to_string(),
                 count(&|it| it.difference.is_equal),
                 count(&Compared::diverges),
-                number(worst.error),
-                number(worst.allowed),
-            ])
-        });
-        Grid {
-            head: vec!["", "tensors", "equal", "diverge", "worst", "allowed"],
-            rows: rows.collect(),
-            numbers: 1,
+                number::error(worst.error),
+                number::error(worst.allowed),
+            ]);
         }
+        table
     }
 
-    /// The tensors that are furthest beyond, or nearest to, what is allowed. What goes into modules has come out of
-    /// others, or is theirs to answer for.
-    fn worst(&self) -> Grid {
+    /// The tensors that are furthest beyond, or nearest to, what is allowed; `None` if all are equal. What goes into
+    /// modules has come out of others, or is theirs to answer for.
+    fn worst(&self) -> Option<Table> {
         let tensors = self.comparison.tensors.iter();
         let is_own = |it: &&Compared| {
             it.error > 0.0 && !matches!(it.role, Role::Input | Role::InputGradient)
@@ -199,39 +157,36 @@ impl Report {
         // What a module gives is often what its last submodule has given.
         worst.dedup_by(|b, a| a.role == b.role && a.difference == b.difference);
         worst.sort_by(|a, b| excess(b).total_cmp(&excess(a)));
-        let rows = worst.iter().take(SHOWN).map(|it| {
+        let head = [
+            "tensor",
+            "",
+            "class",
+            "relative L2",
+            "allowed",
+            "cosine",
+            "max |a-b|",
+            "max |a|",
+        ];
+        let mut table = table(head, 3);
+        for it in worst.iter().take(SHOWN) {
             let difference = &it.difference;
-            vec![
+            let cosine = difference.cosine.map(|cosine| format!("{cosine:.6}"));
+            table.row([
                 it.tensor.clone(),
                 name(it.role).to_owned(),
                 it.class.unwrap_or_default().to_owned(),
-                number(it.error),
-                number(it.allowed),
-                difference
-                    .cosine
-                    .map_or("-".to_owned(), |cosine| format!("{cosine:.6}")),
-                number(difference.max_abs),
-                number(difference.largest[0]),
-            ]
-        });
-        Grid {
-            head: vec![
-                "tensor",
-                "",
-                "class",
-                "relative L2",
-                "allowed",
-                "cosine",
-                "max |a-b|",
-                "max |a|",
-            ],
-            rows: rows.collect(),
-            numbers: 3,
+                number::error(it.error),
+                number::error(it.allowed),
+                cosine.unwrap_or("-".to_owned()),
+                number::error(difference.max_abs),
+                number::error(difference.largest[0]),
+            ]);
         }
+        (!worst.is_empty()).then_some(table)
     }
 
     /// What the figures do not say by themselves.
-    fn notes(&self) -> Vec<String> {
+    pub(super) fn notes(&self) -> Vec<String> {
         let it = &self.comparison;
         let mut notes = Vec::new();
         for (variant, is_applied) in self.variants.iter().zip(it.is_applied) {
@@ -264,13 +219,15 @@ impl Report {
         notes
     }
 
-    fn verdict(&self) -> String {
+    pub(super) fn verdict(&self) -> String {
         let it = &self.comparison;
         let Some(first) = it.first_divergence() else {
-            return match it.agrees() {
-                true => "no divergence: all tensors agree within the tolerance".to_owned(),
-                false => "diverged: one variant applied the step and the other did not".to_owned(),
+            let verdict = if it.agrees() {
+                "no divergence: all tensors agree within the tolerance"
+            } else {
+                "diverged: one variant applied the step and the other did not"
             };
+            return verdict.to_owned();
         };
         let tensor = &it.tensors[first];
         let mut text = format!(
@@ -298,6 +255,20 @@ impl Shown {
             overrides => overrides.join(" "),
         }
     }
+}
+
+/// A table with this head, whose columns from number `first_number` on are numbers.
+fn table<const N: usize>(head: [&str; N], first_number: usize) -> Table {
+    let column = |index| {
+        if index < first_number {
+            Column::left()
+        } else {
+            Column::right()
+        }
+    };
+    let mut table = Table::new((0..N).map(column).collect::<Vec<_>>());
+    table.row(head);
+    table
 }
 
 /// What a tensor takes of its tolerance.
@@ -333,8 +304,8 @@ fn difference(it: &Compared) -> String {
     match it.difference.unlike {
         0 => format!(
             "relative L2 difference {}, {} allowed",
-            number(it.error),
-            number(it.allowed)
+            number::error(it.error),
+            number::error(it.allowed)
         ),
         unlike => format!("{unlike} elements are not finite in one variant"),
     }
@@ -375,57 +346,9 @@ fn on_tpu(tpu: &Stats) -> String {
     )
 }
 
-fn number(value: f64) -> String {
-    match value {
-        0.0 => "0".to_owned(),
-        value if value.is_infinite() => "inf".to_owned(),
-        value => format!("{value:.1e}"),
-    }
-}
-
-fn tensor_json(it: &Compared) -> Value {
-    let difference = &it.difference;
-    let [a, b] = difference.largest;
-    json!({
-        "role": it.role,
-        "tensor": it.tensor,
-        "call": it.call,
-        "class": it.class,
-        "within": it.within,
-        "within_class": it.within_class,
-        "shape": it.shape,
-        "diverges": it.diverges(),
-        "error": it.error,
-        "allowed": it.allowed,
-        "relative_l2": difference.relative_l2,
-        "cosine": difference.cosine,
-        "max_abs": difference.max_abs,
-        "max_abs_at": coordinates(difference.at, &it.shape),
-        "values_at": {"a": difference.values_at[0], "b": difference.values_at[1]},
-        "largest": {"a": a, "b": b},
-        "non_finite": {"a": difference.non_finite[0], "b": difference.non_finite[1]},
-        "unlike": difference.unlike,
-        "is_equal": difference.is_equal,
-    })
-}
-
-/// The place of element `index`, counted row by row.
-fn coordinates(mut index: usize, shape: &[usize]) -> Vec<usize> {
-    let mut place: Vec<usize> = shape
-        .iter()
-        .rev()
-        .map(|size| {
-            let at = index % size.max(&1);
-            index /= size.max(&1);
-            at
-        })
-        .collect();
-    place.reverse();
-    place
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
     use tt_train::compare::{Difference, Tolerance};
 
     use super::*;
@@ -446,8 +369,8 @@ mod tests {
         }
     }
 
-    fn report(b: &[f32]) -> Report {
-        Report {
+    fn report(b: &[f32]) -> ComparisonReport {
+        ComparisonReport {
             variants: [('A', vec![]), ('B', vec!["precision=bf16".to_owned()])]
                 .map(|(name, overrides)| Shown { name, overrides }),
             rows: 4,
@@ -499,7 +422,7 @@ only B has the output of `norm`, or in another shape: not compared
 
     #[test]
     fn the_table_ends_with_the_verdict() {
-        let last = |report: Report| report.table().lines().last().unwrap().to_owned();
+        let last = |report: ComparisonReport| report.table().lines().last().unwrap().to_owned();
         assert_eq!(
             last(report(&[3.0, 4.0])),
             "no divergence: all tensors agree within the tolerance"
@@ -538,12 +461,5 @@ only B has the output of `norm`, or in another shape: not compared
             said.contains("7 launches") && said.ends_with("gather 2"),
             "{said}"
         );
-    }
-
-    #[test]
-    fn an_element_has_coordinates_row_by_row() {
-        assert_eq!(coordinates(23, &[2, 3, 4]), [1, 2, 3]);
-        assert_eq!(coordinates(6, &[2, 3, 4]), [0, 1, 2]);
-        assert_eq!(coordinates(0, &[]), [0usize; 0]);
     }
 }

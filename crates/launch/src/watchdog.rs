@@ -1,21 +1,21 @@
 //! Tells a device that works from one that hangs.
 //!
 //! The worker writes down when a wait for the device begins and ends, and which launch the device has begun with. As long
-//! as one of these changes, or the worker waits for nothing, all is well. Time is counted in looks of at most
-//! [`LOOK`] each, so that a suspended machine or a stopped process group is no hang.
+//! as one of these changes, or the worker waits for nothing, all is well. Each poll counts for at most two [`PERIOD`]s, so
+//! that a suspended machine or a stopped process group is no hang.
 
 use std::time::{Duration, Instant};
 
 use tt_tpu::flight::Flight;
 
-use crate::supervise::session::Files;
+use crate::session::Files;
 
-/// Between two looks.
-const LOOK: Duration = Duration::from_millis(250);
+/// Between two polls.
+const PERIOD: Duration = Duration::from_millis(250);
 
-pub(super) struct Watch {
+pub(crate) struct Watchdog {
     limit: Option<Duration>,
-    looked: Option<Instant>,
+    polled: Option<Instant>,
     seen: Option<Progress>,
     stuck: Duration,
 }
@@ -27,26 +27,26 @@ struct Progress {
     started: Option<u64>,
 }
 
-impl Watch {
+impl Watchdog {
     /// With the longest time that a wait may take, if any.
-    pub(super) fn new(limit: Option<Duration>) -> Self {
+    pub(crate) fn new(limit: Option<Duration>) -> Self {
         Self {
             limit,
-            looked: None,
+            polled: None,
             seen: None,
             stuck: Duration::ZERO,
         }
     }
 
-    /// Looks, unless it is too early. `Some`: the device hangs, for so long.
-    pub(super) fn look(&mut self, files: &Files, now: Instant) -> Option<Duration> {
+    /// Reads the record, unless it is too early. `Some`: the device hangs, for so long.
+    pub(crate) fn poll(&mut self, files: &Files, now: Instant) -> Option<Duration> {
         let since = self
-            .looked
-            .map(|looked| now.saturating_duration_since(looked));
-        if self.limit.is_none() || since.is_some_and(|since| since < LOOK) {
+            .polled
+            .map(|polled| now.saturating_duration_since(polled));
+        if self.limit.is_none() || since.is_some_and(|since| since < PERIOD) {
             return None;
         }
-        self.looked = Some(now);
+        self.polled = Some(now);
         // There is none before the device is opened.
         let flight = Flight::read(&files.flight()).unwrap_or_default();
         self.observe(&flight, since.unwrap_or_default())
@@ -59,9 +59,10 @@ impl Watch {
         };
         let is_stuck = flight.waiting_for.is_some() && self.seen.as_ref() == Some(&progress);
         self.seen = Some(progress);
-        self.stuck = match is_stuck {
-            true => self.stuck + since.min(2 * LOOK),
-            false => Duration::ZERO,
+        self.stuck = if is_stuck {
+            self.stuck + since.min(2 * PERIOD)
+        } else {
+            Duration::ZERO
         };
         self.limit
             .filter(|&limit| self.stuck >= limit)
@@ -85,9 +86,9 @@ mod tests {
     }
 
     fn first_hang(flights: impl IntoIterator<Item = Flight>) -> Option<usize> {
-        let mut watch = Watch::new(Some(4 * LOOK));
+        let mut watchdog = Watchdog::new(Some(4 * PERIOD));
         let mut flights = flights.into_iter();
-        flights.position(|flight| watch.observe(&flight, LOOK).is_some())
+        flights.position(|flight| watchdog.observe(&flight, PERIOD).is_some())
     }
 
     #[test]
@@ -108,10 +109,10 @@ mod tests {
 
     #[test]
     fn a_suspended_machine_is_no_hang() {
-        let mut watch = Watch::new(Some(4 * LOOK));
-        watch.observe(&flight(7, 3), LOOK);
+        let mut watchdog = Watchdog::new(Some(4 * PERIOD));
+        watchdog.observe(&flight(7, 3), PERIOD);
         assert_eq!(
-            watch.observe(&flight(7, 3), Duration::from_secs(3600)),
+            watchdog.observe(&flight(7, 3), Duration::from_secs(3600)),
             None
         );
     }

@@ -3,21 +3,19 @@
 //! It describes what `--cfg job --resolve` prints. A plug-in's config hangs on the value that names it: `if` the type is
 //! this, `then` the kwargs look like that. A name the tables do not know is let through, for plug-ins of one's own.
 
-use schemars::schema_for;
 use serde_json::{Map, Value, json};
 
-use super::{Choice, choices};
-use crate::config::AppConfig;
+use crate::choices::{Choice, choices};
 
 /// The file's text.
-pub(super) fn text() -> String {
+pub(crate) fn text() -> String {
     let mut text = serde_json::to_string_pretty(&document()).expect("JSON has a text");
     text.push('\n');
     text
 }
 
 fn document() -> Value {
-    let mut document = schema_for!(AppConfig).to_value();
+    let mut document = tpu_train::reference::schema().to_value();
     document["title"] = "The configuration of a tpu-train run, resolved".into();
     let mut definitions = take_definitions(&mut document);
     let mut conditions = Vec::new();
@@ -73,7 +71,7 @@ mod tests {
     use schemars::Schema;
 
     use super::*;
-    use crate::reference::Defaults;
+    use crate::defaults::Defaults;
 
     #[test]
     fn the_default_configuration_follows_the_schema() {

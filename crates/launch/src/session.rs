@@ -19,19 +19,19 @@ use std::io::{self, ErrorKind};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use crate::{Error, Result};
 
 /// What the device's libraries print, in the run folder.
-pub(super) const DEVICE_LOG: &str = "device.log";
+pub(crate) const DEVICE_LOG: &str = "device.log";
 
 const PREFIX: &str = "tpu-train-session-";
 
 /// Where things are in the folder.
 #[derive(Clone, Debug)]
-pub(crate) struct Files(pub(super) PathBuf);
+pub(crate) struct Files(pub(crate) PathBuf);
 
 impl Files {
-    pub(super) fn emulator(&self) -> PathBuf {
+    pub(crate) fn emulator(&self) -> PathBuf {
         self.0.join("emulator")
     }
 
@@ -39,21 +39,21 @@ impl Files {
         self.0.join("flight")
     }
 
-    pub(super) fn log(&self) -> PathBuf {
+    pub(crate) fn log(&self) -> PathBuf {
         self.0.join(DEVICE_LOG)
     }
 
-    fn ended_file(&self) -> PathBuf {
+    fn exit_code_file(&self) -> PathBuf {
         self.0.join("ended")
     }
 
     /// Says that the worker has done what it was asked for, and ends with this code.
-    pub(super) fn set_ended(&self, code: u8) -> io::Result<()> {
-        fs::write(self.ended_file(), code.to_string())
+    pub(crate) fn set_exit_code(&self, code: u8) -> io::Result<()> {
+        fs::write(self.exit_code_file(), code.to_string())
     }
 
-    pub(super) fn ended(&self) -> Option<u8> {
-        fs::read_to_string(self.ended_file()).ok()?.parse().ok()
+    pub(crate) fn exit_code(&self) -> Option<u8> {
+        fs::read_to_string(self.exit_code_file()).ok()?.parse().ok()
     }
 
     fn lock(&self) -> PathBuf {
@@ -65,7 +65,7 @@ impl Files {
     }
 
     /// Says that the worker has taken `run`, in whose log this session begins at byte `log_start`.
-    pub(super) fn set_run(&self, run: &Path, log_start: u64) -> io::Result<()> {
+    pub(crate) fn set_run(&self, run: &Path, log_start: u64) -> io::Result<()> {
         let mut text = format!("{log_start} ").into_bytes();
         text.extend(run.as_os_str().as_bytes());
         fs::write(self.run_file(), text)
@@ -80,12 +80,12 @@ impl Files {
     }
 
     /// The run folder that the worker has taken, if it has.
-    pub(super) fn run(&self) -> Option<PathBuf> {
+    pub(crate) fn run(&self) -> Option<PathBuf> {
         self.read_run().map(|(_, run)| run)
     }
 
     /// Where the device's log is, and the byte at which this session begins in it.
-    pub(super) fn log_now(&self) -> (PathBuf, u64) {
+    pub(crate) fn log_now(&self) -> (PathBuf, u64) {
         match self.read_run() {
             Some((start, run)) => (run.join(DEVICE_LOG), start),
             None => (self.log(), 0),
@@ -95,20 +95,22 @@ impl Files {
 
 /// The supervisor's side: removed when dropped.
 #[derive(Debug)]
-pub(super) struct Session {
+pub(crate) struct Session {
     files: Files,
     _lock: File,
 }
 
 impl Session {
-    pub(super) fn create() -> anyhow::Result<Self> {
+    pub(crate) fn create() -> Result<Self> {
         Self::create_in(&std::env::temp_dir())
     }
 
-    fn create_in(parent: &Path) -> anyhow::Result<Self> {
+    fn create_in(parent: &Path) -> Result<Self> {
         remove_stale(parent);
-        let session = Self::try_create(parent);
-        session.with_context(|| format!("cannot make a folder in {}", parent.display()))
+        Self::try_create(parent).map_err(|source| Error::Session {
+            parent: parent.to_owned(),
+            source,
+        })
     }
 
     fn try_create(parent: &Path) -> io::Result<Self> {
@@ -129,7 +131,7 @@ impl Session {
         })
     }
 
-    pub(super) fn files(&self) -> &Files {
+    pub(crate) fn files(&self) -> &Files {
         &self.files
     }
 }

@@ -3,21 +3,21 @@
 use serde_json::Value;
 
 /// A key that takes a value.
-pub(super) struct Row {
+pub(crate) struct Row {
     /// Dotted, from the root of the configuration.
-    pub(super) key: String,
+    pub(crate) key: String,
     /// In words: `integer or null`.
-    pub(super) kind: String,
+    pub(crate) kind: String,
     /// Empty if every value of the type will do.
-    pub(super) range: String,
+    pub(crate) range: String,
     /// What the type says; configuration files may say otherwise.
-    pub(super) default: Option<Value>,
+    pub(crate) default: Option<Value>,
     /// From the doc comments.
-    pub(super) meaning: String,
+    pub(crate) meaning: String,
 }
 
 /// The keys of an object schema, those of nested objects included, in the order of their fields.
-pub(super) fn rows(root: &Value, prefix: &str) -> Vec<Row> {
+pub(crate) fn rows(root: &Value, prefix: &str) -> Vec<Row> {
     let mut rows = Vec::new();
     collect(root, root, prefix, &mut rows);
     rows
@@ -169,11 +169,11 @@ fn meaning(field: &Value, schema: &Value) -> String {
         .join(" ")
 }
 
-pub(super) fn one_line(text: &str) -> String {
+pub(crate) fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-pub(super) fn code(text: &str) -> String {
+pub(crate) fn code(text: &str) -> String {
     format!("`{text}`")
 }
 

@@ -10,10 +10,10 @@ use std::process::{Command, ExitCode};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
-use anyhow::{Context, bail};
 use signal_hook::consts::SIGINT;
 
-use crate::supervise::session::{DEVICE_LOG, Files};
+use crate::session::{DEVICE_LOG, Files};
+use crate::{Error, Result};
 
 /// The session's folder.
 const SESSION: &str = "TPU_TRAIN_SESSION";
@@ -22,56 +22,61 @@ const SUPERVISOR: &str = "TPU_TRAIN_SUPERVISOR";
 
 static WORKER: OnceLock<Files> = OnceLock::new();
 
-/// Makes the process that `command` starts a worker of this one.
-pub(super) fn prepare(command: &mut Command, files: &Files) {
+/// Makes the process that `command` starts end with this one.
+pub(crate) fn tie(command: &mut Command) {
+    command.env(SUPERVISOR, std::process::id().to_string());
+}
+
+/// Says which session the process that `command` starts works in.
+pub(crate) fn set_session(command: &mut Command, files: &Files) {
     command
         .env(SESSION, &files.0)
-        .env(SUPERVISOR, std::process::id().to_string())
         .env(tt_tpu::EMULATOR_FOLDER, files.emulator());
 }
 
 /// In a worker, to be called first: see the module. In any other process, nothing.
-pub(crate) fn begin() -> anyhow::Result<()> {
+pub(crate) fn begin() -> Result<()> {
     let (Some(session), Ok(supervisor)) = (std::env::var_os(SESSION), std::env::var(SUPERVISOR))
     else {
         return Ok(());
     };
-    die_with(&supervisor)?;
+    set_parent_death_signal(supervisor)?;
     // Registered rather than ignored: processes that this one starts shall not inherit it.
     signal_hook::flag::register(SIGINT, Arc::new(AtomicBool::new(false)))?;
     let files = Files(session.into());
     let log = append_to(&files.log())?;
-    tt_tpu::streams::redirect_to(log).context("cannot redirect what the device prints")?;
+    tt_tpu::streams::redirect_to(log).map_err(Error::Redirect)?;
     let _ = WORKER.set(files);
     Ok(())
 }
 
 /// Asks the system to end this process when the supervisor ends.
-fn die_with(supervisor: &str) -> anyhow::Result<()> {
+fn set_parent_death_signal(supervisor: String) -> Result<()> {
     #[cfg(target_os = "linux")]
     {
         use rustix::process::{Signal, set_parent_process_death_signal};
-        set_parent_process_death_signal(Some(Signal::KILL))?;
+        set_parent_process_death_signal(Some(Signal::KILL)).map_err(io::Error::from)?;
     }
     // It may have ended before that.
     let parent = std::os::unix::process::parent_id().to_string();
     if parent != supervisor {
-        bail!("the process {supervisor} that supervised this one has ended");
+        return Err(Error::Orphaned { supervisor });
     }
     Ok(())
 }
 
-pub(crate) fn is_worker() -> bool {
+/// Whether this process is a worker.
+pub fn is_worker() -> bool {
     WORKER.get().is_some()
 }
 
-/// Where to write down what is asked of the device: see [`tt_tpu::flight`].
-pub(crate) fn flight() -> Option<PathBuf> {
+/// Where a worker writes down what it asks of the device: see [`tt_tpu::flight`].
+pub fn flight_record() -> Option<PathBuf> {
     WORKER.get().map(Files::flight)
 }
 
-/// Says which folder the run has taken. The log goes on there.
-pub(crate) fn entered(run: &Path) -> anyhow::Result<()> {
+/// Tells the supervisor which folder the run has taken. The log goes on there.
+pub fn set_run_folder(run: &Path) -> Result<()> {
     let Some(files) = WORKER.get() else {
         return Ok(());
     };
@@ -86,20 +91,23 @@ pub(crate) fn entered(run: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Says that the process has done what it was asked for, well or not, and ends with `code`.
-pub(crate) fn ended(code: ExitCode) {
+/// Tells the supervisor that the process has done what it was asked for, well or not, and ends with `code`.
+pub fn set_exit_code(code: ExitCode) {
     let Some(files) = WORKER.get() else {
         return;
     };
     // A code does not give its number away.
     let number = (0..=u8::MAX).find(|&number| ExitCode::from(number) == code);
     // If this fails the supervisor says more than it need.
-    let _ = files.set_ended(number.unwrap_or(1));
+    let _ = files.set_exit_code(number.unwrap_or(1));
 }
 
-fn append_to(path: &Path) -> anyhow::Result<File> {
+fn append_to(path: &Path) -> Result<File> {
     let file = File::options().create(true).append(true).open(path);
-    file.with_context(|| format!("cannot write {}", path.display()))
+    file.map_err(|source| Error::Write {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 fn copy(from: &mut File, to: &mut File) -> io::Result<()> {

@@ -1,21 +1,21 @@
-//! What a sweep ends with: jobs in order of the metric, as a table on screen and as `sweep.csv`.
+//! What a sweep ends with: jobs in order of the metric, as a table on screen, as `sweep.csv` and as `sweep.svg`.
 
-use std::fmt::Write as _;
 use std::path::Path;
 
 use indexmap::IndexMap;
 use serde_json::Value;
+use tt_metrics::last_row_with;
+use tt_report::{Column, Point, Scatter, Table, csv_line, number};
 
 use crate::run_dir::SUMMARY;
 use crate::sweep::config::SweepConfig;
-use crate::sweep::job::{Job, State, Status};
-use crate::sweep::progress::last_row_with;
+use crate::sweep::job::{JobState, JobStatus, SweepJob};
 
 /// More rows than this are left to the file.
 const MOST_ROWS: usize = 40;
 
 /// Every job with its result, the best first.
-pub(crate) struct Report {
+pub(crate) struct SweepResults {
     pub(crate) metric: String,
     /// The keys whose values differ between jobs.
     pub(crate) keys: Vec<String>,
@@ -24,16 +24,21 @@ pub(crate) struct Report {
 
 pub(crate) struct Row {
     pub(crate) num: usize,
-    pub(crate) status: Status,
+    pub(crate) status: JobStatus,
     exit_code: Option<i32>,
-    /// One for each of the report's keys; empty where the job does not set it.
+    /// One for each of the results' keys; empty where the job does not set it.
     pub(crate) values: Vec<String>,
     pub(crate) metric: Option<f64>,
     folder: String,
 }
 
-impl Report {
-    pub(crate) fn new(config: &SweepConfig, folder: &Path, jobs: &[Job], states: &[State]) -> Self {
+impl SweepResults {
+    pub(crate) fn new(
+        config: &SweepConfig,
+        folder: &Path,
+        jobs: &[SweepJob],
+        states: &[JobState],
+    ) -> Self {
         let overrides: Vec<_> = jobs.iter().map(|job| assignments(&job.overrides)).collect();
         let keys = swept(&overrides);
         let mut rows: Vec<_> = jobs
@@ -54,7 +59,7 @@ impl Report {
             .collect();
         // Stable: equals stay in the order of the jobs. What has not finished is not compared with what has.
         rows.sort_by(|a, b| {
-            let place = |row: &Row| (row.status != Status::Finished, row.metric.is_none());
+            let place = |row: &Row| (row.status != JobStatus::Finished, row.metric.is_none());
             let sign = if config.minimize { 1.0 } else { -1.0 };
             let score = |row: &Row| sign * row.metric.unwrap_or_default();
             place(a).cmp(&place(b)).then(score(a).total_cmp(&score(b)))
@@ -69,32 +74,52 @@ impl Report {
     /// The best finished job.
     pub(crate) fn best(&self) -> Option<&Row> {
         let best = self.rows.first();
-        best.filter(|row| row.status == Status::Finished && row.metric.is_some())
+        best.filter(|row| row.status == JobStatus::Finished && row.metric.is_some())
     }
 
     pub(crate) fn table(&self) -> String {
-        let mut lines = vec![self.header(&["job"], &["status"])];
+        // Besides the keys: job, metric and status.
+        let mut table = Table::new(vec![Column::left(); self.keys.len() + 3]);
+        table.row(self.header(&["job"], &["status"]));
         for row in self.rows.iter().take(MOST_ROWS) {
             let mut cells = vec![row.num.to_string()];
             cells.extend(row.values.iter().cloned());
-            cells.push(row.metric.map_or("-".to_owned(), short));
+            cells.push(row.metric.map_or("-".to_owned(), number::result));
             cells.push(row.status.name().to_owned());
-            lines.push(cells);
-        }
-        let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max();
-        let widths: Vec<_> = (0..lines[0].len()).map(|i| width(i).unwrap_or(0)).collect();
-        let mut text = String::new();
-        for line in &lines {
-            let cells = line.iter().zip(&widths);
-            let cells: Vec<_> = cells
-                .map(|(cell, &width)| format!("{cell:<width$}"))
-                .collect();
-            let _ = writeln!(text, "{}", cells.join("  ").trim_end());
+            table.row(cells);
         }
         if let Some(more) = self.rows.len().checked_sub(MOST_ROWS).filter(|&n| n > 0) {
-            let _ = writeln!(text, "and {more} more in sweep.csv");
+            table.line(format!("and {more} more in sweep.csv"));
         }
-        text
+        table.to_string()
+    }
+
+    /// The metric of finished jobs against each swept key, if there is any.
+    pub(crate) fn svg(&self) -> Option<String> {
+        let best = self.best()?.num;
+        if self.keys.is_empty() {
+            return None;
+        }
+        let finished = |row: &&Row| row.status == JobStatus::Finished;
+        let point = |row: &Row| {
+            Some(Point {
+                name: format!("job {}", row.num),
+                values: row.values.clone(),
+                measured: row.metric?,
+                is_best: row.num == best,
+            })
+        };
+        let scatter = Scatter {
+            measure: self.metric.clone(),
+            keys: self.keys.clone(),
+            points: self
+                .rows
+                .iter()
+                .filter(finished)
+                .filter_map(point)
+                .collect(),
+        };
+        Some(scatter.svg())
     }
 
     pub(crate) fn csv(&self) -> String {
@@ -147,7 +172,7 @@ fn swept(overrides: &[IndexMap<String, String>]) -> Vec<String> {
 }
 
 /// What tells each job from the others: its values of the swept keys.
-pub(crate) fn labels(jobs: &[Job]) -> Vec<String> {
+pub(crate) fn labels(jobs: &[SweepJob]) -> Vec<String> {
     let overrides: Vec<_> = jobs.iter().map(|job| assignments(&job.overrides)).collect();
     let keys = swept(&overrides);
     let label = |overrides: &IndexMap<String, String>| {
@@ -161,26 +186,11 @@ fn metric(folder: &Path, name: &str) -> Option<f64> {
     let summary = std::fs::read_to_string(folder.join(SUMMARY)).ok();
     let summary = summary.and_then(|text| serde_json::from_str::<Value>(&text).ok());
     let in_summary = summary.and_then(|summary| summary.get(name)?.as_f64());
-    in_summary.or_else(|| last_row_with(folder, name)?.get(name)?.as_f64())
-}
-
-/// Five digits tell results apart; the file has them all.
-fn short(metric: f64) -> String {
-    if metric != 0.0 && !(1e-3..1e6).contains(&metric.abs()) {
-        format!("{metric:.4e}")
-    } else {
-        format!("{metric:.4}")
-    }
-}
-
-/// As in RFC 4180, with the line ends of this system.
-fn csv_line(cells: &[String]) -> String {
-    let quoted = |cell: &String| match cell.contains(['"', ',', '\n', '\r']) {
-        true => format!("\"{}\"", cell.replace('"', "\"\"")),
-        false => cell.clone(),
-    };
-    let cells: Vec<_> = cells.iter().map(quoted).collect();
-    cells.join(",") + "\n"
+    in_summary.or_else(|| {
+        last_row_with(&folder.join("metrics.jsonl"), name)?
+            .get(name)?
+            .as_f64()
+    })
 }
 
 #[cfg(test)]
@@ -189,12 +199,12 @@ mod tests {
 
     use super::*;
 
-    fn report(config: SweepConfig, results: &[(&str, Status, Option<f64>)]) -> Report {
+    fn results(config: SweepConfig, ended: &[(&str, JobStatus, Option<f64>)]) -> SweepResults {
         let folder = tempfile::tempdir().unwrap();
         let mut jobs = Vec::new();
         let mut states = Vec::new();
-        for (num, (value, status, loss)) in results.iter().enumerate() {
-            let job = Job {
+        for (num, (value, status, loss)) in ended.iter().enumerate() {
+            let job = SweepJob {
                 num,
                 overrides: vec!["+model=qwen2".into(), format!("lr={value}")],
                 config: json!({}),
@@ -206,47 +216,47 @@ mod tests {
                 let summary = json!({ "final_val_loss": loss }).to_string();
                 std::fs::write(path.join(SUMMARY), summary).unwrap();
             }
-            states.push(State {
+            states.push(JobState {
                 status: *status,
                 exit_code: Some(0),
-                ..State::pending(&job)
+                ..JobState::pending(&job)
             });
             jobs.push(job);
         }
-        Report::new(&config, folder.path(), &jobs, &states)
+        SweepResults::new(&config, folder.path(), &jobs, &states)
     }
 
-    const RESULTS: &[(&str, Status, Option<f64>)] = &[
-        ("1e-3", Status::Finished, Some(2.5)),
-        ("1e-4", Status::Failed, None),
-        ("[1,2]", Status::Finished, Some(2.25)),
+    const ENDED: &[(&str, JobStatus, Option<f64>)] = &[
+        ("1e-3", JobStatus::Finished, Some(2.5)),
+        ("1e-4", JobStatus::Failed, None),
+        ("[1,2]", JobStatus::Finished, Some(2.25)),
     ];
 
-    fn order(report: &Report) -> Vec<usize> {
-        report.rows.iter().map(|row| row.num).collect()
+    fn order(results: &SweepResults) -> Vec<usize> {
+        results.rows.iter().map(|row| row.num).collect()
     }
 
     #[test]
     fn the_best_comes_first_and_what_has_not_finished_last() {
-        let least = report(SweepConfig::default(), RESULTS);
+        let least = results(SweepConfig::default(), ENDED);
         assert_eq!(order(&least), [2, 0, 1]);
         assert_eq!(least.best().map(|row| row.num), Some(2));
         let config = SweepConfig {
             minimize: false,
             ..SweepConfig::default()
         };
-        assert_eq!(order(&report(config, RESULTS)), [0, 2, 1]);
+        assert_eq!(order(&results(config, ENDED)), [0, 2, 1]);
     }
 
     #[test]
     fn only_keys_that_differ_are_columns() {
-        assert_eq!(report(SweepConfig::default(), RESULTS).keys, ["lr"]);
+        assert_eq!(results(SweepConfig::default(), ENDED).keys, ["lr"]);
     }
 
     #[test]
     fn the_table_lines_up() {
         assert_eq!(
-            report(SweepConfig::default(), RESULTS).table(),
+            results(SweepConfig::default(), ENDED).table(),
             "job  lr     final_val_loss  status\n\
              2    [1,2]  2.2500          finished\n\
              0    1e-3   2.5000          finished\n\
@@ -257,7 +267,7 @@ mod tests {
     #[test]
     fn the_csv_quotes_what_needs_it() {
         assert_eq!(
-            report(SweepConfig::default(), RESULTS).csv(),
+            results(SweepConfig::default(), ENDED).csv(),
             "job,lr,final_val_loss,status,exit_code,folder\n\
              2,\"[1,2]\",2.25,finished,0,2\n\
              0,1e-3,2.5,finished,0,0\n\
