@@ -72,7 +72,7 @@ fn brief(node: &Node) -> String {
 fn table<'a>(rows: impl Iterator<Item = (String, &'a str)>) -> String {
     let mut table = Table::new([Column::left(), Column::left()]);
     for (left, right) in rows {
-        table.row([&format!("  {left}"), right]);
+        table.row([format!("  {left}").as_str(), right]);
     }
     table.to_string()
 }

@@ -64,7 +64,7 @@ fn section<B: Clone>(key: &str, table: &Table<B>) -> String {
     let mut listing = Columns::new([Column::left(), Column::left()]);
     listing.line(format!("{key}:"));
     for entry in table.entries() {
-        listing.row([&format!("  {}", entry.name), entry.about]);
+        listing.row([format!("  {}", entry.name).as_str(), entry.about]);
     }
     listing.to_string()
 }

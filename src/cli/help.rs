@@ -10,11 +10,11 @@ pub(crate) fn help(groups: &[(String, Vec<String>)]) -> String {
     let mut table = Table::new([Column::left(), Column::left()]);
     table.line("\ncommands:");
     for command in commands::TABLE {
-        table.row([&format!("  {}", command.name), command.about]);
+        table.row([format!("  {}", command.name).as_str(), command.about]);
     }
     table.line("\nflags:");
     for flag in FLAGS {
-        table.row([&format!("  {}", flag.usage()), flag.about]);
+        table.row([format!("  {}", flag.usage()).as_str(), flag.about]);
     }
     table.line("\nconfig groups (choose with group=option):");
     for (group, options) in groups {
@@ -22,7 +22,7 @@ pub(crate) fn help(groups: &[(String, Vec<String>)]) -> String {
     }
     table.line("\nexit codes:");
     for (code, meaning) in EXIT_CODES {
-        table.row([&format!("  {code}"), *meaning]);
+        table.row([format!("  {code}").as_str(), meaning]);
     }
     format!("{HELP_HEAD}{table}")
 }

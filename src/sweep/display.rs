@@ -197,7 +197,13 @@ fn cells(num: usize, status: &str, progress: Option<String>, note: &str, label: 
     ];
     let job = format!("job {num:>3}");
     let mut table = Table::new(COLUMNS);
-    table.row([&job, status, &progress.unwrap_or_default(), note, label]);
+    table.row([
+        job.as_str(),
+        status,
+        progress.as_deref().unwrap_or_default(),
+        note,
+        label,
+    ]);
     table.to_string().trim_end().to_owned()
 }
 
