@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus};
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -58,7 +58,7 @@ impl Launcher<'_> {
             .iter()
             .filter(|job| states[job.num].status != JobStatus::Finished);
         let mut waiting: VecDeque<&SweepJob> = todo.collect();
-        let mut running: Pool<(&SweepJob, JobState)> = Pool::new(self.plan.n_jobs);
+        let mut running: Pool<&SweepJob> = Pool::new(self.plan.n_jobs);
         let (mut is_stopping, mut has_failed) = (false, false);
         loop {
             while !is_stopping && running.has_room() {
@@ -84,12 +84,14 @@ impl Launcher<'_> {
             }
             thread::sleep(PERIOD);
             display.refresh();
-            for ((job, state), exit) in running.take_ended()? {
-                let state = self.ended(job, state, exit, is_stopping)?;
+            for (job, exit) in running.take_ended()? {
+                let state = &mut states[job.num];
+                state.status = JobStatus::of(exit, is_stopping);
+                state.exit_code = exit.code();
+                state.write(&self.folder_of(job))?;
                 has_failed |= state.status == JobStatus::Failed;
                 let log = job.subdir.join(LOG);
-                display.ended(job, &state, &format!("{exit}, see {}", log.display()));
-                states[job.num] = state;
+                display.ended(job, state, &format!("{exit}, see {}", log.display()));
             }
             let stops = self.plan.config.on_failure == OnFailure::Stop;
             if !is_stopping && (self.stop.is_requested() || (stops && has_failed)) {
@@ -126,7 +128,7 @@ impl Launcher<'_> {
         &self,
         job: &'j SweepJob,
         before: &JobState,
-        running: &mut Pool<(&'j SweepJob, JobState)>,
+        running: &mut Pool<&'j SweepJob>,
     ) -> anyhow::Result<JobState> {
         let folder = self.folder_of(job);
         drop(claim(&folder, &self.stop)?);
@@ -160,21 +162,8 @@ impl Launcher<'_> {
         };
         state.write(&folder)?;
         running
-            .start((job, state.clone()), &mut command)
+            .start(job, &mut command)
             .with_context(|| format!("cannot start {}", self.program.display()))?;
-        Ok(state)
-    }
-
-    fn ended(
-        &self,
-        job: &SweepJob,
-        mut state: JobState,
-        exit: ExitStatus,
-        is_stopping: bool,
-    ) -> anyhow::Result<JobState> {
-        state.status = JobStatus::of(exit, is_stopping);
-        state.exit_code = exit.code();
-        state.write(&self.folder_of(job))?;
         Ok(state)
     }
 

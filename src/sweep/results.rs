@@ -100,7 +100,8 @@ impl SweepResults {
         if self.keys.is_empty() {
             return None;
         }
-        let finished = |row: &&Row| row.status == JobStatus::Finished;
+        let rows = self.rows.iter();
+        let finished = rows.filter(|row| row.status == JobStatus::Finished);
         let point = |row: &Row| {
             Some(Point {
                 name: format!("job {}", row.num),
@@ -112,12 +113,7 @@ impl SweepResults {
         let scatter = Scatter {
             measure: self.metric.clone(),
             keys: self.keys.clone(),
-            points: self
-                .rows
-                .iter()
-                .filter(finished)
-                .filter_map(point)
-                .collect(),
+            points: finished.filter_map(point).collect(),
         };
         Some(scatter.svg())
     }
