@@ -1,7 +1,6 @@
 //! `model.pretrained_url`: weights that a run starts from, with the `config.json` and the tokenizer beside them.
 //! A GGUF file describes its model itself.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -37,9 +36,10 @@ impl Pretrained {
         let path = PathBuf::from(section.text()?);
         let refuse = |why: String| Diagnostics::from(section.error(format!("`{KEY}`: {why}")));
         let weights = Weights::open(&path).map_err(|error| refuse(error.to_string()))?;
-        let folder = match path.is_dir() {
-            true => path.clone(),
-            false => path.parent().map(Path::to_owned).unwrap_or_default(),
+        let folder = if path.is_dir() {
+            path.clone()
+        } else {
+            path.parent().map(Path::to_owned).unwrap_or_default()
         };
         let (config, config_path) = match weights.config() {
             Some(config) => (Some(config.clone()), path.clone()),
@@ -114,9 +114,8 @@ fn read_config(file: &Path) -> Result<Option<Value>, String> {
     if !file.exists() {
         return Ok(None);
     }
-    let wrong = |why: String| format!("{}: {why}", file.display());
-    let text = fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
-    serde_json::from_str(&text)
+    let config = tt_metrics::read_json(file);
+    config
         .map(Some)
-        .map_err(|error| wrong(error.to_string()))
+        .map_err(|error| format!("{:#}", anyhow::Error::from(error)))
 }

@@ -5,22 +5,22 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow, bail};
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tt_adapters::{BaseDType, Lora, LoraConfig, Targets};
 use tt_checkpoint::{SavedAdapter, Weights};
 use tt_models::Model;
 use tt_nn::ParamTree;
+use tt_run::run_dir;
 use tt_tensor::Device;
-use tt_train::{Adapted, Base, BaseOrigin, draw_base, load_adapter, load_base, load_params};
+use tt_train::{
+    Adapted, Base, BaseOrigin, TrainState, draw_base, load_adapter, load_base, load_params,
+};
 
 use crate::adapter::peft;
 use crate::plugins::Plugins;
 use crate::pretrained::TOKENIZER;
-use crate::run_dir;
 
 const CONFIG: &str = "config.json";
-const STATE: &str = "trainer_state/state.json";
 
 /// The folder that `path` means: the newest checkpoint's, if it is a run's, else itself.
 pub(crate) fn folder(path: &Path) -> anyhow::Result<PathBuf> {
@@ -75,7 +75,7 @@ impl Stored {
                 base_folder: None,
             });
         };
-        let remembered = read_state(&folder)?.and_then(|state| state.base);
+        let remembered = TrainState::read_in(&folder)?.and_then(|state| state.base);
         let origin = base_origin(&folder, &saved, base, remembered.as_ref())?;
         let dtype = remembered
             .as_ref()
@@ -135,21 +135,6 @@ impl Stored {
     }
 }
 
-/// `trainer_state/state.json`, as far as it is read here.
-#[derive(serde::Deserialize)]
-struct State {
-    #[serde(default)]
-    base: Option<Base>,
-}
-
-fn read_state(folder: &Path) -> anyhow::Result<Option<State>> {
-    let path = folder.join(STATE);
-    match path.exists() {
-        true => read_json(&path).map(Some),
-        false => Ok(None),
-    }
-}
-
 fn base_origin(
     folder: &Path,
     saved: &SavedAdapter,
@@ -174,9 +159,10 @@ fn base_origin(
 
 /// The folder of weights that are a file.
 fn parent_of_weights(path: &Path) -> PathBuf {
-    match path.is_file() {
-        true => path.parent().map(Path::to_owned).unwrap_or_default(),
-        false => path.to_owned(),
+    if path.is_file() {
+        path.parent().map(Path::to_owned).unwrap_or_default()
+    } else {
+        path.to_owned()
     }
 }
 
@@ -197,12 +183,7 @@ fn neutral(base_dtype: BaseDType) -> LoraConfig {
 /// The model that `config.json` describes.
 fn read_model(folder: &Path, plugins: &Plugins) -> anyhow::Result<Arc<dyn Model>> {
     let path = folder.join(CONFIG);
-    let config: Value = read_json(&path)?;
+    let config: Value = tt_metrics::read_json(&path)?;
     let entry = plugins.model_of_checkpoint(&config)?;
     (entry.build.from_hf)(&config).with_context(|| path.display().to_string())
-}
-
-pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> anyhow::Result<T> {
-    let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
-    serde_json::from_str(&text).with_context(|| path.display().to_string())
 }

@@ -7,10 +7,10 @@ use std::time::Duration;
 use tt_config::Composition;
 use tt_launch::supervisor::{self, Limits};
 use tt_launch::{Supervised, this_program, worker};
+use tt_run::{ending, run_dir};
 
 use crate::device::{DeviceConfig, DeviceKind};
 use crate::failure::Failure;
-use crate::{ending, run_dir};
 
 /// The device of a command that this process must not run itself.
 ///
@@ -56,6 +56,6 @@ impl Supervised for ThisCommand<'_> {
     }
 
     fn command_line(&self, run: &Path) -> String {
-        ending::command_line(&ending::again(self.arguments, run))
+        ending::command_line(&ending::continuing(self.arguments, run))
     }
 }

@@ -2,12 +2,12 @@
 
 use tt_config::Part;
 use tt_report::number;
+use tt_run::ending::RERUN_FLAG;
 
 use super::{Args, UsageError, nearest};
 use crate::commands::diff;
 use crate::commands::show::{Info, Show};
 use crate::completion::Completion;
-use crate::rerun;
 
 /// One flag. `value` names the value in the help text; a flag without one is a switch.
 pub(super) struct Flag {
@@ -145,7 +145,7 @@ pub(super) const FLAGS: &[Flag] = &[
         },
     },
     Flag {
-        long: rerun::FLAG,
+        long: RERUN_FLAG,
         short: None,
         value: Some("RUN"),
         about: "Run again what a run folder has recorded, in a new folder",

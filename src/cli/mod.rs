@@ -10,6 +10,8 @@ mod help;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use tt_run::ending::RERUN_FLAG;
+
 pub(crate) use self::flags::{flags, hydra_flags, takes_override, values_after};
 pub(crate) use self::help::help;
 
@@ -17,7 +19,6 @@ use self::flags::{A, B, JSON, MARKDOWN, MEMORY, TOLERANCE, flag_named};
 use crate::commands::show::Show;
 use crate::commands::{self, Command, Options};
 use crate::completion::Completion;
-use crate::rerun;
 
 /// What a command line asks for.
 pub(crate) enum Request {
@@ -223,7 +224,7 @@ impl Args {
                 ("--config-dir", self.config_dir.is_some()),
             ] {
                 if is_given {
-                    return Err(UsageError::Excluded(rerun::FLAG, flag));
+                    return Err(UsageError::Excluded(RERUN_FLAG, flag));
                 }
             }
         }
@@ -237,7 +238,7 @@ impl Args {
         ];
         for (flag, owners, is_given) in [
             ("--multirun", TRAIN, self.multirun),
-            (rerun::FLAG, TRAIN, self.rerun.is_some()),
+            (RERUN_FLAG, TRAIN, self.rerun.is_some()),
             (MEMORY, PLAN, self.options.memory_bytes.is_some()),
             (JSON, WITH_JSON, self.options.json),
             (A, DIFF, !self.options.diff.a.is_empty()),

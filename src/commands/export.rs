@@ -19,7 +19,7 @@ use crate::commands::Invocation;
 use crate::device::DeviceConfig;
 use crate::failure::Failure;
 use crate::out;
-use crate::stored::{self, Stored, StoredAdapter, read_json};
+use crate::stored::{self, Stored, StoredAdapter};
 
 /// The root config of `export`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -50,9 +50,10 @@ enum Format {
 pub(crate) fn run(invocation: Invocation) -> Result<ExitCode, Failure> {
     let config: ExportConfig = invocation.composition.extract("")?;
     config.device.start_threads()?;
-    let exported = match config.merge {
-        true => merged(&config, &invocation),
-        false => as_it_is(&config),
+    let exported = if config.merge {
+        merged(&config, &invocation)
+    } else {
+        as_it_is(&config)
     };
     let mut snapshot = exported.map_err(Failure::Request)?;
     name_format(&mut snapshot);
@@ -145,7 +146,7 @@ fn described(file: &dyn Fn(&str) -> Option<PathBuf>) -> anyhow::Result<Snapshot>
         "vocab.json",
     ];
     let json = |name| match file(name) {
-        Some(path) => read_json(&path).map(Some),
+        Some(path) => tt_metrics::read_json(&path).map(Some),
         None => Ok(None),
     };
     Ok(Snapshot {

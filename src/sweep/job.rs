@@ -7,9 +7,7 @@ use std::process::ExitStatus;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tt_launch::{EXIT_INTERRUPTED, EXIT_PREEMPTED};
-
-use crate::resume::same_run;
-use crate::run_dir;
+use tt_run::{run_dir, same_run};
 
 /// The state file, in the job's folder.
 const STATE: &str = "job.json";

@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use tt_launch::child::Pool;
+use tt_run::quote::quoted;
+use tt_run::run_dir;
+use tt_run::{Resume, RunDir, RunDirError};
 use tt_train::StopFlag;
 
-use crate::quote::quoted;
-use crate::resume::Resume;
-use crate::run_dir::{self, RunDir, RunDirError};
 use crate::sweep::config::OnFailure;
 use crate::sweep::display::Display;
 use crate::sweep::job::{self, JobState, JobStatus, SweepJob};

@@ -1,7 +1,7 @@
 //! From a command line to the jobs it stands for and the folder they work in.
 //!
 //! Every job is composed and type-checked here, so that a bad value is found before the first job starts. The folder
-//! is chosen as `resume` chooses a run's: see [`crate::resume`].
+//! is chosen as `resume` chooses a run's: see [`tt_run::decide()`].
 
 use std::collections::HashSet;
 use std::fs;
@@ -9,13 +9,12 @@ use std::path::Path;
 
 use serde_json::{Value as Json, json};
 use tt_config::{Composer, Composition, Diagnostic, Diagnostics, Missing, Node, Value};
+use tt_run::{OutputDir, Resume, RunDir, RunDirError};
 
 use crate::commands::{Invocation, Options};
 use crate::failure::Failure;
 use crate::migration;
 use crate::plugins::Plugins;
-use crate::resume::{Resume, Wanted};
-use crate::run_dir::{RunDir, RunDirError};
 use crate::setup::Setup;
 use crate::sweep::config::SweepConfig;
 use crate::sweep::job::{JobState, JobStatus, SweepJob};
@@ -106,15 +105,14 @@ impl SweepPlan {
     /// Locks the folder to work in, with a note on why this one.
     pub(crate) fn open_folder(&self) -> Result<(RunDir, Vec<String>), Failure> {
         let (dir, pattern) = &self.folder;
-        let none = Json::Null;
-        let wanted = Wanted::new(dir, pattern, &none);
+        let output_dir = OutputDir::new(dir, pattern);
         let mut notes = Vec::new();
-        let opened = if wanted.is_given() {
-            RunDir::open(wanted.run_dir)
+        let opened = if output_dir.is_given() {
+            RunDir::open(output_dir.path)
         } else {
-            match self.unfinished(&wanted, &mut notes) {
+            match self.unfinished(&output_dir, &mut notes) {
                 Some(opened) => Ok(opened),
-                None => RunDir::create_new(wanted.run_dir),
+                None => RunDir::create_new(output_dir.path),
             }
         };
         let folder = opened.map_err(Failure::request)?;
@@ -123,11 +121,11 @@ impl SweepPlan {
     }
 
     /// The newest unfinished sweep over the same jobs that nobody works at.
-    fn unfinished(&self, wanted: &Wanted, notes: &mut Vec<String>) -> Option<RunDir> {
+    fn unfinished(&self, output_dir: &OutputDir, notes: &mut Vec<String>) -> Option<RunDir> {
         if self.resume == Resume::Never {
             return None;
         }
-        let earlier = wanted.earlier_folders();
+        let earlier = output_dir.earlier_folders();
         for folder in earlier.iter().filter(|folder| self.goes_on_in(folder)) {
             match RunDir::open(folder) {
                 Ok(opened) => {

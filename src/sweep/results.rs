@@ -6,8 +6,8 @@ use indexmap::IndexMap;
 use serde_json::Value;
 use tt_metrics::last_row_with;
 use tt_report::{Column, Point, Scatter, Table, csv_line, number};
+use tt_run::run_dir::SUMMARY;
 
-use crate::run_dir::SUMMARY;
 use crate::sweep::config::SweepConfig;
 use crate::sweep::job::{JobState, JobStatus, SweepJob};
 

@@ -34,7 +34,7 @@ mod text;
 
 pub use config::{LoggingConfig, Progress};
 pub use console::Console;
-pub use disk::write_json;
+pub use disk::{read_json, write_file, write_json};
 pub use environment::{
     available_memory_bytes, cpu_features, environment, memory_bytes, peak_rss_bytes,
 };

@@ -56,7 +56,7 @@ pub use job::{Ending, Outcome, Prepared, StopFlag, TrainJob};
 pub use loss_scale::LossScaleConfig;
 pub use rehearsal::{Footprint, ParameterCount, Rehearsal};
 pub use spikes::{Spike, SpikeAction, SpikeGuardConfig};
-pub use state::{TrainState, base_of};
+pub use state::TrainState;
 pub use training::{Clipping, StepNumbers, StepOutput, Totals, Training};
 pub use validation::Continuation;
 pub use weights::load_params;

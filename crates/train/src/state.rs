@@ -4,7 +4,7 @@
 //! `trainer_state/optimizer.safetensors` the optimizers' slots as `<optimizer>/<slot>/<parameter>`,
 //! `trainer_state/state.json` the rest.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
@@ -17,6 +17,8 @@ use crate::adapted::Base;
 use crate::error::{Error, Result};
 use crate::guard::GuardState;
 use crate::training::Training;
+
+const STATE: &str = "trainer_state/state.json";
 
 /// `state.json`: written by training, and read by whoever asks what a checkpoint is of.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -51,11 +53,16 @@ impl TrainState {
         serde_json::from_value(checkpoint.state()?)
             .map_err(|error| Error::State(format!("{}: {error}", checkpoint.dir().display())))
     }
-}
 
-/// The base of the adapter that `checkpoint` holds; `None` if it holds a whole model.
-pub fn base_of(checkpoint: &Checkpoint) -> Result<Option<Base>> {
-    Ok(TrainState::read(checkpoint)?.base)
+    /// What the folder of a model says of the run that made it; `None` if no run of this program did.
+    pub fn read_in(folder: &Path) -> Result<Option<Self>> {
+        let path = folder.join(STATE);
+        if !path.exists() {
+            return Ok(None);
+        }
+        let state = tt_metrics::read_json(&path)?;
+        Ok(Some(state))
+    }
 }
 
 /// JSON has no NaN: a loss that is not finite was written as null.

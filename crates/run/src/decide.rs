@@ -11,44 +11,19 @@
 //!
 //! Two configs are of the same run if they differ only in what cannot change its numbers: see [`same_run()`].
 
-mod same_run;
-mod start;
 #[cfg(test)]
 mod tests;
-mod wanted;
 
 use std::path::{Path, PathBuf};
 
 use tt_checkpoint::{Checkpoint, Damage};
 
+use crate::decision::{Decision, FolderChoice, HeldFolder, Resume, RunRequest, Start};
 use crate::run_dir::{self, RunDir, RunDirError};
-
-use same_run::{differences, read_config};
-
-pub(crate) use same_run::{RESOLVED_CONFIG, same_run};
-pub(crate) use start::{Decision, Folder, Start};
-pub(crate) use wanted::Wanted;
-
-/// The root key `resume`.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Resume {
-    Auto,
-    Never,
-    From(PathBuf),
-}
-
-impl From<&str> for Resume {
-    fn from(text: &str) -> Self {
-        match text {
-            "auto" => Self::Auto,
-            "none" => Self::Never,
-            path => Self::From(path.into()),
-        }
-    }
-}
+use crate::same_run::{differences, read_config, same_run};
 
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ResumeError {
+pub enum ResumeError {
     #[error(transparent)]
     RunDir(#[from] RunDirError),
     #[error(transparent)]
@@ -73,25 +48,50 @@ pub(crate) enum ResumeError {
     InsideRunDir { path: PathBuf },
 }
 
-/// Decides where to work, and locks that folder if an earlier run goes on in it.
-pub(crate) fn decide(resume: &Resume, wanted: &Wanted) -> Result<Decision, ResumeError> {
-    let folder = wanted.run_dir;
-    let stays = wanted.is_given()
-        && match resume {
+/// Decides, and locks the folder if an earlier run goes on in it.
+pub fn decide_and_hold(request: &RunRequest) -> Result<(Decision, HeldFolder), ResumeError> {
+    loop {
+        let decision = decide(request)?;
+        let held = match &decision {
+            Decision::Start(start) => start.folder.hold(),
+            Decision::Finished(_) => Ok(HeldFolder::none()),
+        };
+        match held {
+            // Somebody took it since it was found free. This time it will be found in use.
+            Err(RunDirError::InUse { .. }) => {}
+            held => return Ok((decision, held?)),
+        }
+    }
+}
+
+/// Decides where to work, from which checkpoint and how far. Nothing is written.
+pub fn decide(request: &RunRequest) -> Result<Decision, ResumeError> {
+    let folder = request.output_dir.path;
+    let stays = request.output_dir.is_given()
+        && match &request.resume {
             Resume::Auto => true,
             Resume::Never => false,
             Resume::From(path) => run_dir::origin(folder).is_some_and(|o| o == full_path(path)),
         };
-    if stays && run_dir::is_finished(folder) && holds_same_run(folder, wanted) {
+    if stays && run_dir::is_finished(folder) && holds_same_run(folder, request) {
         return Ok(Decision::Finished(folder.to_owned()));
     }
-    let start = match resume {
-        _ if stays => auto_in_given_folder(wanted),
-        Resume::Auto => auto_among_earlier_runs(wanted),
-        Resume::Never => Ok(fresh(wanted)),
-        Resume::From(path) => from_path(path, wanted),
-    };
-    start.map(Decision::Start)
+    let start = match &request.resume {
+        _ if stays => auto_in_given_folder(request),
+        Resume::Auto => auto_among_earlier_runs(request),
+        Resume::Never => Ok(fresh(request)),
+        Resume::From(path) => from_path(path, request),
+    }?;
+    if let FolderChoice::Earlier(folder) = &start.folder
+        && run_dir::is_finished(folder)
+        && start.checkpoint.is_some()
+        && request
+            .max_steps
+            .is_some_and(|max| start.first_step() >= max)
+    {
+        return Ok(Decision::Finished(folder.to_owned()));
+    }
+    Ok(Decision::Start(start))
 }
 
 /// The same for every way of writing a path; one that is gone has its name at least.
@@ -100,29 +100,28 @@ fn full_path(path: &Path) -> PathBuf {
     full.unwrap_or_else(|_| path.to_owned())
 }
 
-fn holds_same_run(folder: &Path, wanted: &Wanted) -> bool {
-    read_config(folder).is_some_and(|config| same_run(&config, wanted.config))
+fn holds_same_run(folder: &Path, request: &RunRequest) -> bool {
+    read_config(folder).is_some_and(|config| same_run(&config, request.config))
 }
 
-fn auto_in_given_folder(wanted: &Wanted) -> Result<Start, ResumeError> {
-    if !wanted.run_dir.exists() {
-        return Ok(fresh(wanted));
+fn auto_in_given_folder(request: &RunRequest) -> Result<Start, ResumeError> {
+    if !request.output_dir.path.exists() {
+        return Ok(fresh(request));
     }
-    let run_dir = RunDir::open(wanted.run_dir)?;
-    let folder = run_dir.path().to_owned();
-    if let Some(start) = continued(run_dir, wanted, "hydra.run.dir holds it")? {
+    let folder = free(request.output_dir.path)?;
+    if let Some(start) = continued(&folder, request, "hydra.run.dir holds it")? {
         return Ok(start);
     }
     let origin = run_dir::origin(&folder);
-    let is_same_run = !run_dir::is_finished(&folder) && holds_same_run(&folder, wanted);
+    let is_same_run = !run_dir::is_finished(&folder) && holds_same_run(&folder, request);
     let mut start = match origin.filter(|_| is_same_run) {
-        Some(origin) => started_from(&origin, wanted)?,
-        None => fresh(wanted),
+        Some(origin) => started_from(&origin, request)?,
+        None => fresh(request),
     };
     // Stopped before its first save: the same run starts over, there is nothing worth moving aside.
     if is_same_run {
-        start.folder = Folder::Held(RunDir::open(&folder)?);
-        start.notes.push(format!(
+        start.folder = FolderChoice::Earlier(folder.clone());
+        start.messages.push(format!(
             "starting {} over: it had not saved yet",
             folder.display()
         ));
@@ -130,38 +129,38 @@ fn auto_in_given_folder(wanted: &Wanted) -> Result<Start, ResumeError> {
     Ok(start)
 }
 
-fn auto_among_earlier_runs(wanted: &Wanted) -> Result<Start, ResumeError> {
+fn auto_among_earlier_runs(request: &RunRequest) -> Result<Start, ResumeError> {
     let why = "it is unfinished and has the same config; resume=none starts afresh";
-    first_usable(earlier_runs(wanted), wanted, why, || Ok(fresh(wanted)))
+    first_usable(earlier_runs(request), request, why, || Ok(fresh(request)))
 }
 
 /// Goes on with the first of `folders` that can be, or else as `otherwise` says.
 fn first_usable(
     folders: impl Iterator<Item = PathBuf>,
-    wanted: &Wanted,
+    request: &RunRequest,
     why: &str,
     otherwise: impl FnOnce() -> Result<Start, ResumeError>,
 ) -> Result<Start, ResumeError> {
-    let mut notes = Vec::new();
+    let mut messages = Vec::new();
     for folder in folders {
-        let run_dir = match RunDir::open(&folder) {
-            Ok(run_dir) => run_dir,
+        let folder = match free(&folder) {
+            Ok(folder) => folder,
             // Another's, it may be: it must not stand in the way of this one.
             Err(e) => {
-                notes.push(format!("not resuming: {:#}", anyhow::Error::from(e)));
+                messages.push(format!("not resuming: {}", with_causes(&e)));
                 continue;
             }
         };
-        match continued(run_dir, wanted, why) {
+        match continued(&folder, request, why) {
             Ok(Some(mut start)) => {
-                notes.append(&mut start.notes);
-                return Ok(Start { notes, ..start });
+                messages.append(&mut start.messages);
+                return Ok(Start { messages, ..start });
             }
             Ok(None) => {}
             // Where it was saved nothing is touched: the run begins again in a new folder.
             Err(ResumeError::AllDamaged { run, damage }) => {
-                notes.extend(damage.iter().map(|one| format!("warning: {one}")));
-                notes.push(format!(
+                messages.extend(damage.iter().map(|one| format!("warning: {one}")));
+                messages.push(format!(
                     "not resuming {}: none of its checkpoints can be used",
                     run.display()
                 ));
@@ -170,46 +169,47 @@ fn first_usable(
         }
     }
     let mut start = otherwise()?;
-    start.notes.splice(..0, notes);
+    start.messages.splice(..0, messages);
     Ok(start)
 }
 
-fn from_path(path: &Path, wanted: &Wanted) -> Result<Start, ResumeError> {
+fn from_path(path: &Path, request: &RunRequest) -> Result<Start, ResumeError> {
     let is_run = run_dir::checkpoints(path).is_dir();
-    let is_same = is_inside(path, wanted.run_dir) && is_inside(wanted.run_dir, path);
-    if is_run && (is_same || !wanted.is_given()) {
-        let start = continued(RunDir::open(path)?, wanted, "resume names it")?;
+    let is_same =
+        is_inside(path, request.output_dir.path) && is_inside(request.output_dir.path, path);
+    if is_run && (is_same || !request.output_dir.is_given()) {
+        let start = continued(&free(path)?, request, "resume names it")?;
         let path = path.to_owned();
         return start.ok_or(ResumeError::NothingThere { path });
     }
     // Its later checkpoints would be taken for the continuation's. A folder named by the clock gets another name.
-    if wanted.is_given() && is_inside(path, wanted.run_dir) {
+    if request.output_dir.is_given() && is_inside(path, request.output_dir.path) {
         let path = path.to_owned();
         return Err(ResumeError::InsideRunDir { path });
     }
-    if wanted.is_given() {
-        return started_from(path, wanted);
+    if request.output_dir.is_given() {
+        return started_from(path, request);
     }
     let origin = full_path(path);
     let of_same_origin =
-        earlier_runs(wanted).filter(|run| run_dir::origin(run).as_ref() == Some(&origin));
+        earlier_runs(request).filter(|run| run_dir::origin(run).as_ref() == Some(&origin));
     let why = "it began from there and is unfinished; another hydra.run.dir branches off again";
-    first_usable(of_same_origin, wanted, why, || started_from(path, wanted))
+    first_usable(of_same_origin, request, why, || started_from(path, request))
 }
 
 /// A run of its own, from the checkpoint at `path` or the newest of the run there.
-fn started_from(path: &Path, wanted: &Wanted) -> Result<Start, ResumeError> {
+fn started_from(path: &Path, request: &RunRequest) -> Result<Start, ResumeError> {
     let nothing_there = || ResumeError::NothingThere {
         path: path.to_owned(),
     };
-    let (checkpoint, mut notes) = if run_dir::checkpoints(path).is_dir() {
+    let (checkpoint, mut messages) = if run_dir::checkpoints(path).is_dir() {
         newest_checkpoint(path)?.ok_or_else(nothing_there)?
     } else if path.is_dir() {
         (Checkpoint::open(path)?, Vec::new())
     } else {
         return Err(nothing_there());
     };
-    notes.push(format!(
+    messages.push(format!(
         "starting from step {} of {}",
         checkpoint.step(),
         checkpoint.dir().display()
@@ -217,12 +217,12 @@ fn started_from(path: &Path, wanted: &Wanted) -> Result<Start, ResumeError> {
     Ok(Start {
         checkpoint: Some(checkpoint),
         origin: Some(full_path(path)),
-        notes,
-        ..fresh(wanted)
+        messages,
+        ..fresh(request)
     })
 }
 
-/// The newest checkpoint of the run in `folder` that can be used, and a note on each that cannot.
+/// The newest checkpoint of the run in `folder` that can be used, and a message on each that cannot.
 ///
 /// `None` means that the run has never saved: if it has, and nothing of it can be used, that is an error.
 fn newest_checkpoint(folder: &Path) -> Result<Option<(Checkpoint, Vec<String>)>, ResumeError> {
@@ -243,27 +243,40 @@ fn newest_checkpoint(folder: &Path) -> Result<Option<(Checkpoint, Vec<String>)>,
     }
 }
 
-/// The run goes on in `run_dir` if it has saved; otherwise the folder is let go.
-fn continued(run_dir: RunDir, wanted: &Wanted, why: &str) -> Result<Option<Start>, ResumeError> {
-    let Some((checkpoint, mut notes)) = newest_checkpoint(run_dir.path())? else {
+/// The full path of a folder that no other process works in.
+fn free(folder: &Path) -> Result<PathBuf, RunDirError> {
+    RunDir::check_free(folder)?;
+    Ok(std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned()))
+}
+
+/// The run goes on in `folder` if it has saved.
+fn continued(folder: &Path, request: &RunRequest, why: &str) -> Result<Option<Start>, ResumeError> {
+    let Some((checkpoint, mut messages)) = newest_checkpoint(folder)? else {
         return Ok(None);
     };
-    notes.push(format!(
+    messages.push(format!(
         "resuming {} from step {}: {why}",
-        run_dir.path().display(),
+        folder.display(),
         checkpoint.step()
     ));
-    if let Some(earlier) = read_config(run_dir.path()) {
-        for difference in differences(&earlier, wanted.config) {
-            notes.push(format!("config changed since: {difference}"));
+    if let Some(earlier) = read_config(folder) {
+        for difference in differences(&earlier, request.config) {
+            messages.push(format!("config changed since: {difference}"));
         }
     }
     Ok(Some(Start {
-        origin: run_dir::origin(run_dir.path()),
-        folder: Folder::Held(run_dir),
+        origin: run_dir::origin(folder),
+        folder: FolderChoice::Earlier(folder.to_owned()),
         checkpoint: Some(checkpoint),
-        notes,
+        max_steps: request.max_steps,
+        messages,
     }))
+}
+
+/// An error and what caused it, on one line.
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |error| error.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 fn is_inside(path: &Path, folder: &Path) -> bool {
@@ -274,23 +287,25 @@ fn is_inside(path: &Path, folder: &Path) -> bool {
 }
 
 /// A folder without an earlier run in it.
-fn fresh(wanted: &Wanted) -> Start {
-    let path = wanted.run_dir.to_owned();
+fn fresh(request: &RunRequest) -> Start {
+    let path = request.output_dir.path.to_owned();
     Start {
-        folder: match wanted.is_given() {
-            true => Folder::Given(path),
-            false => Folder::New(path),
+        folder: if request.output_dir.is_given() {
+            FolderChoice::Given(path)
+        } else {
+            FolderChoice::New(path)
         },
         checkpoint: None,
         origin: None,
-        notes: Vec::new(),
+        max_steps: request.max_steps,
+        messages: Vec::new(),
     }
 }
 
 /// Unfinished runs of the same config, newest first.
-fn earlier_runs(wanted: &Wanted) -> impl Iterator<Item = PathBuf> {
-    let folders = wanted.earlier_folders().into_iter();
+fn earlier_runs(request: &RunRequest) -> impl Iterator<Item = PathBuf> {
+    let folders = request.output_dir.earlier_folders().into_iter();
     folders
         .filter(|run| !run_dir::is_finished(run))
-        .filter(|run| holds_same_run(run, wanted))
+        .filter(|run| holds_same_run(run, request))
 }

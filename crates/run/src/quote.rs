@@ -3,7 +3,7 @@
 use std::path::Path;
 
 /// A path as a quoted string of the override grammar, whatever characters it has.
-pub(crate) fn quoted(path: &Path) -> String {
+pub fn quoted(path: &Path) -> String {
     let mut text = String::from("'");
     let mut backslashes = 0;
     for c in path.to_string_lossy().chars() {
@@ -20,22 +20,24 @@ pub(crate) fn quoted(path: &Path) -> String {
 }
 
 /// A path as a value of the override grammar, in quotes only if it needs them.
-pub(crate) fn value(path: &Path) -> String {
+pub fn value(path: &Path) -> String {
     let text = path.to_string_lossy();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
-    match path.is_absolute() && text.chars().all(is_plain) {
-        true => text.into_owned(),
-        false => quoted(path),
+    if path.is_absolute() && text.chars().all(is_plain) {
+        text.into_owned()
+    } else {
+        quoted(path)
     }
 }
 
 /// One argument as a shell reads it, in quotes only if it needs them.
-pub(crate) fn shell(argument: &str) -> String {
+pub fn shell(argument: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || "+-~_=.,:/@%".contains(c);
     let is_word = !argument.is_empty() && !argument.starts_with('~');
-    match is_word && argument.chars().all(is_plain) {
-        true => argument.to_owned(),
-        false => format!("'{}'", argument.replace('\'', r"'\''")),
+    if is_word && argument.chars().all(is_plain) {
+        argument.to_owned()
+    } else {
+        format!("'{}'", argument.replace('\'', r"'\''"))
     }
 }
 

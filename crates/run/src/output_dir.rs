@@ -3,43 +3,37 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
-
-/// See the module.
-#[derive(Debug)]
-pub(crate) struct Wanted<'a> {
-    /// `hydra.run.dir`.
-    pub(crate) run_dir: &'a Path,
+/// `hydra.run.dir`, or `hydra.sweep.dir`.
+#[derive(Clone, Copy, Debug)]
+pub struct OutputDir<'a> {
+    pub path: &'a Path,
     /// How many of its last folders are named for the time; 0 if the user gave the whole name.
-    pub(crate) folders_by_clock: usize,
-    /// The whole config, resolved.
-    pub(crate) config: &'a Value,
+    pub folders_by_clock: usize,
 }
 
-impl<'a> Wanted<'a> {
-    /// `pattern` is `hydra.run.dir` as it was written, before interpolation.
-    pub(crate) fn new(run_dir: &'a str, pattern: &str, config: &'a Value) -> Self {
-        let run_dir = Path::new(run_dir);
+impl<'a> OutputDir<'a> {
+    /// `pattern` is the key's value as it was written, before interpolation.
+    pub fn new(path: &'a str, pattern: &str) -> Self {
+        let path = Path::new(path);
         let by_name = match pattern.find("${now:") {
             Some(clock) => pattern[..clock].matches('/').count(),
             None => usize::MAX,
         };
         Self {
-            run_dir,
-            folders_by_clock: run_dir.components().count().saturating_sub(by_name),
-            config,
+            path,
+            folders_by_clock: path.components().count().saturating_sub(by_name),
         }
     }
 
     /// Whether the user gave the whole name of the folder.
-    pub(crate) fn is_given(&self) -> bool {
+    pub fn is_given(&self) -> bool {
         self.folders_by_clock == 0
     }
 
     /// The folders that earlier commands have made where this one would, newest first: they are named for the time.
-    pub(crate) fn earlier_folders(&self) -> Vec<PathBuf> {
+    pub fn earlier_folders(&self) -> Vec<PathBuf> {
         // `outputs`, for `outputs/DATE/TIME`.
-        let Some(root) = self.run_dir.ancestors().nth(self.folders_by_clock) else {
+        let Some(root) = self.path.ancestors().nth(self.folders_by_clock) else {
             return Vec::new();
         };
         let mut folders = vec![root.to_owned()];
@@ -54,7 +48,7 @@ impl<'a> Wanted<'a> {
     }
 }
 
-pub(super) fn subfolders(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+pub(crate) fn subfolders(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     // A folder that cannot be read holds no run that could be continued.
     let entries = fs::read_dir(folder).into_iter().flatten();
     entries
@@ -65,14 +59,11 @@ pub(super) fn subfolders(folder: &Path) -> impl Iterator<Item = PathBuf> + use<>
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
     fn the_part_of_the_name_that_the_clock_gives_is_counted() {
-        let config = json!({});
-        let by_clock = |run_dir, pattern| Wanted::new(run_dir, pattern, &config).folders_by_clock;
+        let by_clock = |run_dir, pattern| OutputDir::new(run_dir, pattern).folders_by_clock;
         assert_eq!(
             by_clock("outputs/2026-01-31/12-00-00", "outputs/${now:%F}/${now:%T}"),
             2

@@ -20,12 +20,16 @@ use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
 /// How a run ended: there only once it has.
-pub(crate) const SUMMARY: &str = "summary.json";
+pub const SUMMARY: &str = "summary.json";
+
+/// The file in a run folder that holds its resolved config.
+pub const RESOLVED_CONFIG: &str = "resolved_config.json";
 
 const STARTED_FROM: &str = "started_from";
+const LOCK: &str = ".lock";
 
 /// Where the run in `folder` has recorded what was asked for: `.hydra`, or what `hydra.output_subdir` said.
-pub(crate) fn records(folder: &Path) -> PathBuf {
+pub fn records(folder: &Path) -> PathBuf {
     let usual = folder.join(".hydra");
     if usual.is_dir() {
         return usual;
@@ -39,24 +43,26 @@ pub(crate) fn records(folder: &Path) -> PathBuf {
 
 /// A run folder that this process holds.
 #[derive(Debug)]
-pub(crate) struct RunDir {
+pub struct RunDir {
     path: PathBuf,
     _lock: File,
 }
 
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum RunDirError {
+pub enum RunDirError {
     #[error(
         "run folder {path} is in use by process {holder}; wait for it, or choose another with hydra.run.dir=..."
     )]
     InUse { path: PathBuf, holder: String },
     #[error("cannot use {path} in a run folder")]
     Io { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Write(#[from] tt_metrics::Error),
 }
 
 impl RunDir {
     /// Takes a folder under a name nobody else has: `path`, or `path-2`, `path-3`, ... if it is taken.
-    pub(crate) fn create_new(path: &Path) -> Result<Self, RunDirError> {
+    pub fn create_new(path: &Path) -> Result<Self, RunDirError> {
         let failed = |path: &Path| {
             let path = path.to_owned();
             move |source| RunDirError::Io { path, source }
@@ -79,29 +85,21 @@ impl RunDir {
     }
 
     /// Takes the folder at `path`, making it if need be.
-    pub(crate) fn open(path: &Path) -> Result<Self, RunDirError> {
+    pub fn open(path: &Path) -> Result<Self, RunDirError> {
         let failed = |source| RunDirError::Io {
             path: path.to_owned(),
             source,
         };
         fs::create_dir_all(path).map_err(failed)?;
         let path = std::path::absolute(path).map_err(failed)?;
-        let mut lock = OpenOptions::new()
+        let lock = OpenOptions::new()
             .read(true)
             .write(true)
             .create(true)
             .truncate(false)
-            .open(path.join(".lock"))
+            .open(path.join(LOCK))
             .map_err(failed)?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                let mut holder = String::new();
-                let _ = lock.read_to_string(&mut holder); // only for the message
-                return Err(RunDirError::InUse { path, holder });
-            }
-            Err(TryLockError::Error(e)) => return Err(failed(e)),
-        }
+        let mut lock = locked(lock, &path)?;
         lock.set_len(0)
             .and_then(|()| lock.rewind())
             .and_then(|()| write!(lock, "{}", std::process::id()))
@@ -109,8 +107,26 @@ impl RunDir {
         Ok(Self { path, _lock: lock })
     }
 
+    /// Whether [`RunDir::open`] would get the folder, without making anything: an error says why not.
+    pub fn check_free(path: &Path) -> Result<(), RunDirError> {
+        let failed = |source| RunDirError::Io {
+            path: path.to_owned(),
+            source,
+        };
+        let path = std::path::absolute(path).map_err(failed)?;
+        match OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(path.join(LOCK))
+        {
+            Ok(lock) => locked(lock, &path).map(drop),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(failed(error)),
+        }
+    }
+
     /// Moves what the folder holds to `path.1` (or `.2`, ...) and starts it anew; gives the name it now has.
-    pub(crate) fn set_aside(self) -> Result<(Self, PathBuf), RunDirError> {
+    pub fn set_aside(self) -> Result<(Self, PathBuf), RunDirError> {
         let failed = |source| RunDirError::Io {
             path: self.path.clone(),
             source,
@@ -123,25 +139,25 @@ impl RunDir {
         Ok((Self::open(&self.path)?, aside))
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
-    pub(crate) fn checkpoints(&self) -> PathBuf {
+    pub fn checkpoints(&self) -> PathBuf {
         checkpoints(&self.path)
     }
 
-    pub(crate) fn is_used(&self) -> bool {
+    pub fn is_used(&self) -> bool {
         self.path.join("metrics.jsonl").exists() || self.checkpoints().exists()
     }
 
     /// Makes the run count as unfinished, if it has finished before.
-    pub(crate) fn reopen(&self) -> Result<(), RunDirError> {
+    pub fn reopen(&self) -> Result<(), RunDirError> {
         self.remove(SUMMARY)
     }
 
     /// Notes from where the run began: see [`origin`].
-    pub(crate) fn set_origin(&self, origin: Option<&Path>) -> Result<(), RunDirError> {
+    pub fn set_origin(&self, origin: Option<&Path>) -> Result<(), RunDirError> {
         match origin {
             Some(path) => self.write(STARTED_FROM, &format!("{}\n", path.display())),
             None => self.remove(STARTED_FROM),
@@ -158,34 +174,48 @@ impl RunDir {
         }
     }
 
-    /// Writes a file of the run, by way of a rename: a run killed here leaves it whole or absent.
-    pub(crate) fn write(&self, name: &str, content: &str) -> Result<(), RunDirError> {
+    /// Writes a file of the run: a run killed here leaves it whole or absent.
+    pub fn write(&self, name: &str, content: &str) -> Result<(), RunDirError> {
         let path = self.path.join(name);
-        let failed = |source| RunDirError::Io {
-            path: path.clone(),
-            source,
-        };
         if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent).map_err(failed)?;
+            fs::create_dir_all(parent).map_err(|source| RunDirError::Io {
+                path: path.clone(),
+                source,
+            })?;
         }
-        let temporary = with_suffix(&path, ".tmp");
-        fs::write(&temporary, content).map_err(failed)?;
-        fs::rename(&temporary, &path).map_err(failed)
+        Ok(tt_metrics::write_file(&path, content.as_bytes())?)
+    }
+}
+
+/// The lock taken. `path` is the folder's, for errors.
+fn locked(mut lock: File, path: &Path) -> Result<File, RunDirError> {
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => {
+            let mut holder = String::new();
+            let _ = lock.read_to_string(&mut holder); // only for the message
+            let path = path.to_owned();
+            Err(RunDirError::InUse { path, holder })
+        }
+        Err(TryLockError::Error(source)) => {
+            let path = path.to_owned();
+            Err(RunDirError::Io { path, source })
+        }
     }
 }
 
 /// Where the run in `folder` keeps its checkpoints.
-pub(crate) fn checkpoints(folder: &Path) -> PathBuf {
+pub fn checkpoints(folder: &Path) -> PathBuf {
     folder.join("checkpoints")
 }
 
 /// A run has finished once it has a summary.
-pub(crate) fn is_finished(folder: &Path) -> bool {
+pub fn is_finished(folder: &Path) -> bool {
     folder.join(SUMMARY).exists()
 }
 
 /// The checkpoint or run that the one in `folder` began from, by its full path; `None` if it began from nothing.
-pub(crate) fn origin(folder: &Path) -> Option<PathBuf> {
+pub fn origin(folder: &Path) -> Option<PathBuf> {
     let text = fs::read_to_string(folder.join(STARTED_FROM)).ok()?;
     Some(PathBuf::from(text.trim_end_matches('\n')))
 }

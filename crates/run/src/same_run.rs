@@ -1,28 +1,26 @@
 //! Whether two resolved configs are of the same run, and in what they differ.
 
-use std::fs;
 use std::path::Path;
 
 use serde_json::Value;
 
-/// The file in a run folder that holds its resolved config.
-pub(crate) const RESOLVED_CONFIG: &str = "resolved_config.json";
+use crate::run_dir::RESOLVED_CONFIG;
 
-pub(super) fn read_config(run: &Path) -> Option<Value> {
-    let text = fs::read_to_string(run.join(RESOLVED_CONFIG)).ok()?;
-    serde_json::from_str(&text).ok()
+/// The resolved config of the run in a folder, if there is one that can be read.
+pub(crate) fn read_config(run: &Path) -> Option<Value> {
+    tt_metrics::read_json(&run.join(RESOLVED_CONFIG)).ok()
 }
 
 /// Whether two resolved configs are of the same run.
 ///
 /// Left out is what cannot change a number of the run: where it is written, how it is called and shown, how it is
 /// resumed, how many threads and cores it runs on, and what happens if these fail.
-pub(crate) fn same_run(a: &Value, b: &Value) -> bool {
+pub fn same_run(a: &Value, b: &Value) -> bool {
     differences(a, b).is_empty()
 }
 
 /// The keys that matter to [`same_run`] and differ, as `key: old -> new`.
-pub(super) fn differences(old: &Value, new: &Value) -> Vec<String> {
+pub(crate) fn differences(old: &Value, new: &Value) -> Vec<String> {
     const LEFT_OUT: [&str; 15] = [
         "hydra",
         "resume",

@@ -7,18 +7,19 @@ use tt_collators::Baselines;
 use tt_metrics::{Scalars, Summary};
 use tt_train::{BadStep, Cause, Finding, Outcome, Place};
 
-use crate::out;
 use crate::quote;
-use crate::rerun;
 use crate::run_dir::{RunDir, SUMMARY};
 
-/// Writes the summary, unless the run was stopped, and prints what the user wants to know.
-pub(crate) fn conclude(
+/// The flag that begins a recorded run anew.
+pub const RERUN_FLAG: &str = "--experimental-rerun";
+
+/// Writes the summary, unless the run was stopped, and gives what the user wants to know.
+pub fn conclude(
     outcome: &Outcome,
     baselines: &Baselines,
     run_dir: &RunDir,
     arguments: &[String],
-) -> tt_metrics::Result<()> {
+) -> tt_metrics::Result<String> {
     if let Some(loss) = outcome.final_val_loss {
         let summary = Summary {
             final_val_loss: Some(loss),
@@ -30,8 +31,7 @@ pub(crate) fn conclude(
         };
         summary.write(&run_dir.path().join(SUMMARY))?;
     }
-    out::text(report(outcome, baselines, run_dir, arguments));
-    Ok(())
+    Ok(report(outcome, baselines, run_dir, arguments))
 }
 
 fn report(
@@ -58,11 +58,11 @@ fn report(
     if !outcome.checkpoint.as_os_str().is_empty() {
         row("checkpoint", outcome.checkpoint.display().to_string());
     }
-    let again = match outcome.final_val_loss {
+    let command = match outcome.final_val_loss {
         Some(_) => extended(arguments, run_dir, 2 * outcome.step),
-        None => command_line(&again(arguments, run_dir.path())),
+        None => command_line(&continuing(arguments, run_dir.path())),
     };
-    row("continue", again);
+    row("continue", command);
     text
 }
 
@@ -86,17 +86,18 @@ fn loss_against(loss: f64, baselines: &Baselines) -> String {
 }
 
 /// The arguments that go on with the unfinished run in `folder`, as short as can be.
-pub(crate) fn again(arguments: &[String], folder: &Path) -> Vec<String> {
+pub fn continuing(arguments: &[String], folder: &Path) -> Vec<String> {
     // `resume=auto` finds the run, as any other value would not; but a rerun begins anew if it is not told.
-    let is_rerun = |argument: &String| argument.starts_with(rerun::FLAG);
-    match arguments.iter().any(is_rerun) {
-        true => resuming(arguments, folder),
-        false => without(arguments, &["resume="]),
+    let is_rerun = |argument: &String| argument.starts_with(RERUN_FLAG);
+    if arguments.iter().any(is_rerun) {
+        resuming(arguments, folder)
+    } else {
+        without(arguments, &["resume="])
     }
 }
 
 /// The arguments that go on with the run in `folder` and no other.
-pub(crate) fn resuming(arguments: &[String], folder: &Path) -> Vec<String> {
+pub fn resuming(arguments: &[String], folder: &Path) -> Vec<String> {
     let mut arguments = without(arguments, &["resume="]);
     arguments.push(format!("resume={}", quote::value(folder)));
     arguments
@@ -111,7 +112,7 @@ fn extended(arguments: &[String], run_dir: &RunDir, max_steps: u64) -> String {
 }
 
 /// What to do about a run that a step has ended.
-pub(crate) fn advice(bad: &BadStep, run_dir: &RunDir, arguments: &[String]) -> String {
+pub fn advice(bad: &BadStep, run_dir: &RunDir, arguments: &[String]) -> String {
     let is_weight = |finding: &Finding| finding.place == Place::Weight;
     if bad.finding.as_ref().is_some_and(is_weight) {
         return "no batch is to blame: begin with weights that are finite".to_owned();
@@ -125,15 +126,15 @@ pub(crate) fn advice(bad: &BadStep, run_dir: &RunDir, arguments: &[String]) -> S
         Cause::Spike(_) => "trainer.spike_guard.action",
         _ => "trainer.bad_steps.action",
     };
-    let mut again = without(arguments, &["resume=", &format!("{key}=")]);
+    let mut command = without(arguments, &["resume=", &format!("{key}=")]);
     // Before the first step there is nothing to resume.
     if bad.step > 1 {
-        again.push(format!("resume={}", quote::value(run_dir.path())));
+        command.push(format!("resume={}", quote::value(run_dir.path())));
     }
-    again.push(format!("{key}=skip"));
+    command.push(format!("{key}=skip"));
     format!(
         "if it is the batch, this goes on without it; otherwise lower lr or trainer.max_grad_norm:\n  {}",
-        command_line(&again)
+        command_line(&command)
     )
 }
 
@@ -143,7 +144,7 @@ fn without(arguments: &[String], keys: &[&str]) -> Vec<String> {
 }
 
 /// The command line, quoted for a shell.
-pub(crate) fn command_line(arguments: &[String]) -> String {
+pub fn command_line(arguments: &[String]) -> String {
     let quoted = arguments.iter().map(|argument| quote::shell(argument));
     let words: Vec<_> = std::iter::once("tpu-train".to_owned())
         .chain(quoted)
@@ -219,8 +220,8 @@ continue    tpu-train +model=qwen2 trainer.max_steps=10
     #[test]
     fn a_stopped_rerun_is_continued_in_its_own_folder() {
         let report = report_on(None, &strings(&["--experimental-rerun", "first"]));
-        let again = "continue    tpu-train --experimental-rerun first resume=/run\n";
-        assert!(report.ends_with(again), "{report}");
+        let command = "continue    tpu-train --experimental-rerun first resume=/run\n";
+        assert!(report.ends_with(command), "{report}");
     }
 
     #[test]
