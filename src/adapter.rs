@@ -8,10 +8,9 @@ use tt_checkpoint::SavedAdapter;
 use tt_config::{Composition, Diagnostic, Diagnostics, Node, Place};
 use tt_models::Model;
 use tt_nn::{ParamSpec, ParamTree};
+use tt_run::run_dir::weights_folder;
 use tt_tensor::{Device, Seed};
 use tt_train::draw_base;
-
-use crate::stored;
 
 const KEY: &str = "model.adapter";
 
@@ -42,8 +41,7 @@ impl Adapter {
         };
         let key = section.section("adapter_url");
         let refuse = |why: String| Diagnostics::from(key.error(format!("`{}`: {why}", key.path())));
-        let folder =
-            stored::folder(Path::new(&url)).map_err(|error| refuse(format!("{error:#}")))?;
+        let folder = weights_folder(Path::new(&url)).map_err(|error| refuse(chain(error)))?;
         let found = SavedAdapter::open(&folder).map_err(|error| refuse(error.to_string()))?;
         let saved = found
             .ok_or_else(|| refuse(format!("{} holds no adapter_config.json", folder.display())))?;
@@ -67,6 +65,11 @@ impl Adapter {
         let own = ParamTree::init(&self.lora.params(), Seed::new(0), device)?;
         Ok(base.with_adapter(self.lora.clone(), &own)?)
     }
+}
+
+/// An error with its causes, on one line.
+fn chain(error: impl Into<anyhow::Error>) -> String {
+    format!("{:#}", error.into())
 }
 
 /// A saved adapter as the crate of adapters sees it.
@@ -127,8 +130,9 @@ fn agrees_with_command_line(
             );
         }
     }
-    match problems.is_empty() {
-        true => Ok(()),
-        false => Err(problems),
+    if problems.is_empty() {
+        Ok(())
+    } else {
+        Err(problems)
     }
 }

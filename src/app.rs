@@ -10,10 +10,12 @@ use tt_optimizers::BuildOptimizer;
 use tt_train::BuildTrainer;
 
 use crate::cli::{self, Request};
-use crate::commands::{Invocation, ROOT_CONFIG, Work, show};
+use crate::commands::{ROOT_CONFIG, Work, show};
+use crate::completion;
 use crate::configs;
 use crate::failure::Failure;
 use crate::hydra_help;
+use crate::invocation::Invocation;
 use crate::migration;
 use crate::out;
 use crate::plugins::Plugins;
@@ -101,8 +103,8 @@ impl App {
                 out::text(hydra_help::text(&composer.compose(&args.overrides)?));
                 Ok(ExitCode::SUCCESS)
             }
-            Request::Complete(completion) => {
-                out::text(completion.text(own));
+            Request::Complete(asked) => {
+                out::text(completion::text(asked, own));
                 Ok(ExitCode::SUCCESS)
             }
             Request::Run(command, args) => {

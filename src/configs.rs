@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::anyhow;
 use tt_config::Composer;
 
-use crate::cli::Args;
+use crate::args::Args;
 use crate::failure::Failure;
 
 /// Config files compiled into a program: (path below the root of the configs, text).

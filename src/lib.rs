@@ -15,6 +15,7 @@
 
 mod adapter;
 mod app;
+mod args;
 mod cli;
 mod commands;
 mod completion;
@@ -23,6 +24,7 @@ mod configs;
 mod device;
 mod failure;
 mod hydra_help;
+mod invocation;
 mod job;
 mod migration;
 mod optimization;
@@ -34,6 +36,7 @@ mod pretrained;
 pub mod reference;
 mod rerun;
 mod setup;
+mod shell;
 mod stored;
 mod supervise;
 mod sweep;

@@ -4,13 +4,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, bail};
 use serde_json::Value;
 use tt_adapters::{BaseDType, Lora, LoraConfig, Targets};
 use tt_checkpoint::{SavedAdapter, Weights};
 use tt_models::Model;
 use tt_nn::ParamTree;
-use tt_run::run_dir;
+use tt_run::run_dir::weights_folder;
 use tt_tensor::Device;
 use tt_train::{
     Adapted, Base, BaseOrigin, TrainState, draw_base, load_adapter, load_base, load_params,
@@ -21,17 +21,6 @@ use crate::plugins::Plugins;
 use crate::pretrained::TOKENIZER;
 
 const CONFIG: &str = "config.json";
-
-/// The folder that `path` means: the newest checkpoint's, if it is a run's, else itself.
-pub(crate) fn folder(path: &Path) -> anyhow::Result<PathBuf> {
-    let checkpoints = run_dir::checkpoints(path);
-    if !checkpoints.is_dir() {
-        return Ok(path.to_owned());
-    }
-    let latest = tt_checkpoint::latest(&checkpoints)?;
-    let none = || anyhow!("{} holds no checkpoint", checkpoints.display());
-    Ok(latest.checkpoint.ok_or_else(none)?.dir().to_owned())
-}
 
 /// A model and its parameters, read from a folder.
 pub(crate) struct Stored {
@@ -57,7 +46,7 @@ impl Stored {
         plugins: &Plugins,
         device: Device,
     ) -> anyhow::Result<Self> {
-        let folder = folder(path)?;
+        let folder = weights_folder(path)?;
         let Some(saved) = SavedAdapter::open(&folder)? else {
             if let Some(base) = base {
                 bail!(
@@ -142,7 +131,7 @@ fn base_origin(
     remembered: Option<&Base>,
 ) -> anyhow::Result<BaseOrigin> {
     if let Some(given) = given {
-        let given = self::folder(Path::new(given))?;
+        let given = weights_folder(Path::new(given))?;
         return Ok(BaseOrigin::Pretrained(given.display().to_string()));
     }
     if let Some(remembered) = remembered {

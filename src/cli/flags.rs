@@ -1,13 +1,13 @@
 //! The flags: one table, from which parsing, the help text and completion are made.
 
-use tt_config::Part;
+use tt_config::{Part, nearest};
 use tt_report::number;
 use tt_run::ending::RERUN_FLAG;
 
-use super::{Args, UsageError, nearest};
+use super::usage::UsageError;
+use crate::args::{Args, Info, Show};
 use crate::commands::diff;
-use crate::commands::show::{Info, Show};
-use crate::completion::Completion;
+use crate::shell::Completion;
 
 /// One flag. `value` names the value in the help text; a flag without one is a switch.
 pub(super) struct Flag {
@@ -279,7 +279,7 @@ pub(super) fn flag_named(name: &str) -> Result<&'static Flag, UsageError> {
         .find(|flag| flag.long == name || flag.short == Some(name))
         .ok_or_else(|| UsageError::UnknownFlag {
             flag: name.to_owned(),
-            nearest: nearest(name, FLAGS.iter().map(|flag| flag.long)),
+            nearest: nearest(name, FLAGS.iter().map(|flag| flag.long)).map(str::to_owned),
         })
 }
 

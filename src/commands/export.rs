@@ -12,14 +12,15 @@ use serde_json::Value;
 use tt_checkpoint::{
     CheckpointConfig, Dtype, HostTensor, SavedAdapter, Snapshot, TensorMap, Weights,
 };
+use tt_run::run_dir::weights_folder;
 use tt_tensor::DType;
 use tt_train::BaseOrigin;
 
-use crate::commands::Invocation;
 use crate::device::DeviceConfig;
 use crate::failure::Failure;
+use crate::invocation::Invocation;
 use crate::out;
-use crate::stored::{self, Stored, StoredAdapter};
+use crate::stored::{Stored, StoredAdapter};
 
 /// The root config of `export`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -65,7 +66,7 @@ pub(crate) fn run(invocation: Invocation) -> Result<ExitCode, Failure> {
 
 /// The folder without the trainer's state.
 fn as_it_is(config: &ExportConfig) -> anyhow::Result<Snapshot> {
-    let folder = stored::folder(Path::new(&config.checkpoint))?;
+    let folder = weights_folder(Path::new(&config.checkpoint))?;
     let files = |name: &str| Some(folder.join(name)).filter(|path| path.is_file());
     let mut snapshot = described(&files)?;
     let weights = match SavedAdapter::open(&folder)? {

@@ -11,9 +11,9 @@ use tt_data::Tokenizer;
 use tt_engine::{Limits, Sampler, Sampling};
 use tt_tensor::Seed;
 
-use crate::commands::Invocation;
 use crate::device::{DeviceConfig, report_fallbacks};
 use crate::failure::Failure;
+use crate::invocation::Invocation;
 use crate::out;
 use crate::stored::Stored;
 

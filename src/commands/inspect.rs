@@ -13,7 +13,7 @@ use tt_metrics::last_row_with;
 use tt_run::RecordedRun;
 use tt_run::run_dir::{self, RESOLVED_CONFIG, SUMMARY};
 
-use crate::commands::Options;
+use crate::args::Options;
 use crate::failure::Failure;
 use crate::out;
 

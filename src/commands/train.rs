@@ -14,9 +14,9 @@ use tt_run::{Decision, Entered, HeldFolder, OutputDir, Resume, RunDir, RunReques
 use tt_tensor::Device;
 use tt_train::{Ending, StopFlag, TrainState};
 
-use crate::commands::Invocation;
 use crate::device::report_fallbacks;
 use crate::failure::Failure;
+use crate::invocation::Invocation;
 use crate::job;
 use crate::out;
 use crate::setup::Setup;

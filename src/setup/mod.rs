@@ -18,9 +18,9 @@ use tt_remat::{Remat, RematConfig};
 use tt_train::{Trainer, TrainerConfig};
 
 use crate::adapter::Adapter;
-use crate::commands::Invocation;
 use crate::config::AppConfig;
 use crate::configs::Groups;
+use crate::invocation::Invocation;
 use crate::optimization::OptimizersPlan;
 use crate::plugins::Plugins;
 use crate::pretrained::{self, Pretrained, TOKENIZER};

@@ -31,7 +31,7 @@ use tt_config::Composer;
 use tt_launch::{EXIT_PREEMPTED, StopSignal, this_program};
 use tt_train::StopFlag;
 
-use crate::cli::Args;
+use crate::args::Args;
 use crate::failure::Failure;
 use crate::out;
 use crate::plugins::Plugins;

@@ -11,8 +11,9 @@ use serde_json::{Value as Json, json};
 use tt_config::{Composer, Composition, Diagnostic, Diagnostics, Missing, Node, Value};
 use tt_run::{OutputDir, Resume, RunDir, RunDirError};
 
-use crate::commands::{Invocation, Options};
+use crate::args::Options;
 use crate::failure::Failure;
+use crate::invocation::Invocation;
 use crate::migration;
 use crate::plugins::Plugins;
 use crate::setup::Setup;

@@ -77,7 +77,7 @@ mod yaml;
 pub use compare::Difference;
 pub use compose::Composer;
 pub use composition::{Composition, MergedFile};
-pub use diagnostic::{Diagnostic, Diagnostics};
+pub use diagnostic::{Diagnostic, Diagnostics, nearest};
 pub use extract::Section;
 pub use info::Part;
 pub use interpolation::resolve::Missing;

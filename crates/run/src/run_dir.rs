@@ -58,6 +58,10 @@ pub enum RunDirError {
     Io { path: PathBuf, source: io::Error },
     #[error(transparent)]
     Write(#[from] tt_metrics::Error),
+    #[error("{checkpoints} holds no checkpoint")]
+    NoCheckpoint { checkpoints: PathBuf },
+    #[error(transparent)]
+    Checkpoint(#[from] tt_checkpoint::Error),
 }
 
 impl RunDir {
@@ -207,6 +211,18 @@ fn locked(mut lock: File, path: &Path) -> Result<File, RunDirError> {
 /// Where the run in `folder` keeps its checkpoints.
 pub fn checkpoints(folder: &Path) -> PathBuf {
     folder.join("checkpoints")
+}
+
+/// The folder of the weights that `path` means: the newest checkpoint's, if it is a run's, else itself.
+pub fn weights_folder(path: &Path) -> Result<PathBuf, RunDirError> {
+    let checkpoints = checkpoints(path);
+    if !checkpoints.is_dir() {
+        return Ok(path.to_owned());
+    }
+    match tt_checkpoint::latest(&checkpoints)?.checkpoint {
+        Some(checkpoint) => Ok(checkpoint.dir().to_owned()),
+        None => Err(RunDirError::NoCheckpoint { checkpoints }),
+    }
 }
 
 /// A run has finished once it has a summary.

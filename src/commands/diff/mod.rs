@@ -7,15 +7,14 @@ mod comparison_json;
 mod comparison_report;
 mod variant;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, anyhow};
 use tt_tensor::Device;
 use tt_train::compare::{self, Recording};
 
-use crate::commands::Invocation;
 use crate::failure::Failure;
+use crate::invocation::Invocation;
 use crate::job;
 use crate::out;
 use crate::supervise;
@@ -23,18 +22,6 @@ use comparison_report::ComparisonReport;
 use variant::Variant;
 
 pub(crate) use variant::split;
-
-/// What the command line may say of the variants.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct DiffOptions {
-    /// Overrides of the first variant and of the second.
-    pub(crate) a: Vec<String>,
-    pub(crate) b: Option<Vec<String>>,
-    /// Relative L2 difference within which tensors agree; `None`: by the variants' precisions.
-    pub(crate) tolerance: Option<f64>,
-    /// Where to write the report as Markdown.
-    pub(crate) markdown: Option<PathBuf>,
-}
 
 /// The variants compute something else.
 const DIVERGED: u8 = 1;

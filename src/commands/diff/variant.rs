@@ -6,8 +6,8 @@ use tt_nn::ParamSpec;
 use tt_train::{Prepared, StopFlag};
 
 use super::comparison_report::Shown;
-use crate::commands::Invocation;
 use crate::failure::Failure;
+use crate::invocation::Invocation;
 use crate::job;
 use crate::setup::Setup;
 

@@ -1,6 +1,6 @@
 //! The machine: processor, memory, disk.
 
-use super::{Findings, State};
+use super::findings::{Findings, State};
 
 pub(super) fn rows(findings: &mut Findings) {
     const MACHINE: &str = "machine";

@@ -4,6 +4,7 @@
 //! work, or does not fit together, is a problem, and the exit code is 1. The device is opened in a process of its own with
 //! a timeout, as a broken library may end or hang whoever loads it.
 
+mod findings;
 mod kernels;
 mod machine;
 mod probe;
@@ -12,79 +13,17 @@ mod tools;
 use std::process::ExitCode;
 
 use anyhow::anyhow;
-use serde::Serialize;
-use tt_report::{Column, Table};
 use tt_tpu::sdk::{Sdk, SdkError, SdkKind};
 
-use crate::commands::Options;
+use crate::args::Options;
 use crate::failure::Failure;
 use crate::out;
-
-/// How a thing is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum State {
-    Ok,
-    /// It is not there, and nothing else needs it.
-    Missing,
-    /// It is there and does not work.
-    Problem,
-}
-
-/// A line of the report.
-#[derive(Debug, Serialize)]
-struct Row {
-    section: &'static str,
-    name: String,
-    state: State,
-    text: String,
-}
-
-#[derive(Debug, Default, Serialize)]
-struct Findings {
-    rows: Vec<Row>,
-}
-
-impl Findings {
-    fn row(&mut self, section: &'static str, name: &str, state: State, text: impl Into<String>) {
-        self.rows.push(Row {
-            section,
-            name: name.to_owned(),
-            state,
-            text: text.into(),
-        });
-    }
-
-    fn has_problem(&self) -> bool {
-        self.rows.iter().any(|row| row.state == State::Problem)
-    }
-
-    fn text(&self) -> String {
-        let mut table = Table::new([Column::left().width(18).gap(0), Column::left()]);
-        let mut section = "";
-        for row in &self.rows {
-            if row.section != section {
-                section = row.section;
-                table.line(section);
-            }
-            let mark = match row.state {
-                State::Ok => ' ',
-                State::Missing => '-',
-                State::Problem => '!',
-            };
-            table.row([&format!("{mark} {}", row.name), &row.text]);
-        }
-        table.to_string()
-    }
-}
-
-/// What the hidden operand asks for: `doctor probe FILE`.
-const PROBE: &str = "probe";
+use findings::{Findings, State};
 
 pub(crate) fn run(operands: &[String], options: &Options) -> Result<ExitCode, Failure> {
     match operands {
         [] => {}
-        [probe, file] if probe == PROBE => return probe::work(file.as_ref()),
+        [operand, file] if operand == probe::OPERAND => return probe::work(file.as_ref()),
         _ => {
             return Err(Failure::Request(anyhow!(
                 "doctor takes no operands: tpu-train doctor [--json]"

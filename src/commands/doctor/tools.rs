@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use super::{Findings, State};
+use super::findings::{Findings, State};
 
 const TOOLS: &str = "tools";
 

@@ -8,8 +8,8 @@ use tt_nn::ParamTree;
 use tt_tensor::{Device, MetaDevice, Seed};
 use tt_train::{Footprint, Rehearsal, TrainerConfig};
 
-use crate::commands::Invocation;
 use crate::failure::Failure;
+use crate::invocation::Invocation;
 use crate::setup::Setup;
 
 /// What a process holds besides tensors: the program, its threads, a tokenizer, prefetched batches. Measured on runs of

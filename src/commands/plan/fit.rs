@@ -4,7 +4,7 @@
 //! changes rounding, then what trains something else; and as few changes as possible.
 
 use super::estimate::Estimate;
-use crate::commands::Invocation;
+use crate::invocation::Invocation;
 
 /// The answer.
 pub(super) struct Fit {

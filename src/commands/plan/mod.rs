@@ -6,8 +6,8 @@ mod fit;
 
 use std::process::ExitCode;
 
-use crate::commands::Invocation;
 use crate::failure::Failure;
+use crate::invocation::Invocation;
 use crate::out;
 use crate::setup::Setup;
 use estimate::Estimate;
