@@ -21,9 +21,9 @@ const OPTIMIZER: &str = "trainer.optimizer";
 const SCHEDULE: &str = "trainer.lr_scheduler";
 
 /// The optimizers of a run, read and not yet made.
-pub(crate) struct OptimizersPlan(Vec<Plan>);
+pub(crate) struct PlannedOptimizers(Vec<PlannedOptimizer>);
 
-struct Plan {
+struct PlannedOptimizer {
     name: String,
     /// `None` takes what no other matches.
     globs: Option<Vec<PathGlob>>,
@@ -33,7 +33,7 @@ struct Plan {
     schedule_key: String,
 }
 
-impl OptimizersPlan {
+impl PlannedOptimizers {
     pub(crate) fn read(composition: &Composition, plugins: &Plugins) -> Result<Self, Diagnostics> {
         let several = composition.section(SEVERAL);
         let named = several.node().and_then(Node::as_map);
@@ -41,7 +41,7 @@ impl OptimizersPlan {
         let mut problems = Diagnostics::new();
         let mut plans = Vec::new();
         for name in names {
-            match Plan::read_named(&several, &name.to_string(), plugins) {
+            match PlannedOptimizer::read_named(&several, &name.to_string(), plugins) {
                 Ok(plan) => plans.push(plan),
                 Err(found) => found.iter().for_each(|one| problems.push(one.clone())),
             }
@@ -70,7 +70,9 @@ impl OptimizersPlan {
                 );
                 return Err(several.section(MAIN).error(why).into());
             }
-            plans.push(Plan::read(MAIN, None, &main, SCHEDULE, plugins)?);
+            plans.push(PlannedOptimizer::read(
+                MAIN, None, &main, SCHEDULE, plugins,
+            )?);
         }
         Ok(Self(plans))
     }
@@ -162,7 +164,7 @@ impl OptimizersPlan {
     }
 }
 
-impl Plan {
+impl PlannedOptimizer {
     fn read_named(
         several: &Section<'_>,
         name: &str,

@@ -83,6 +83,6 @@ pub use info::Part;
 pub use interpolation::resolve::Missing;
 pub use ordered::Ordered;
 pub use origin::{Choice, Layer, Origin, Place, SourceFile, Span};
-pub use sweep::Job;
+pub use sweep::ComposedJob;
 pub use table::{Entry, Table};
 pub use value::{Key, KeyKind, MISSING, Map, Node, Value};

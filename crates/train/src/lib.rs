@@ -52,7 +52,7 @@ pub use device_batch::DeviceBatch;
 pub use diagnosis::{Finding, Place, Values};
 pub use error::{Error, Result};
 pub use guard::{BadStepAction, BadStepsConfig, Cause, GuardState, StepGuard, Verdict};
-pub use job::{Ending, Outcome, Prepared, StopFlag, TrainJob};
+pub use job::{Ending, Outcome, Prepared, StopFlag, TrainJob, check_length, check_vocabulary};
 pub use loss_scale::LossScaleConfig;
 pub use rehearsal::{Footprint, ParameterCount, Rehearsal};
 pub use spikes::{Spike, SpikeAction, SpikeGuardConfig};
