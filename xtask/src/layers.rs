@@ -8,7 +8,8 @@
 //!
 //! A file uses another if it names an item of it by a path: `crate::run::X`, `super::X`, `child::X`, or through a module
 //! it has imported. A re-export stands for the file that it names, and re-exporting is no use; so a `mod.rs` that only
-//! declares and re-exports uses nothing. Tests may look anywhere, so code under `#[cfg(test)]` is left out.
+//! declares and re-exports uses nothing. Nor does the root of a library, which holds the contract that its files fulfil and
+//! the table that names them. Tests may look anywhere, so code under `#[cfg(test)]` is left out.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write;
@@ -21,7 +22,7 @@ use crate::source::{self, ModulePath, Source};
 
 /// The crates, lowest first. Each may use those of the lines before its own.
 const LAYERS: &[&[&str]] = &[
-    &["tt-files", "tt-config", "tt-cpu"],
+    &["tt-config", "tt-cpu"],
     &["tt-metrics", "tt-hub", "tt-tpu", "tt-meta"],
     &["tt-tensor"],
     &["tt-nn", "tt-dist", "tt-data"],
@@ -166,7 +167,11 @@ impl Graph {
     fn read(lib: &Path) -> Result<Self> {
         let modules = source::modules(lib)?;
         let mut uses = BTreeMap::new();
-        for source in modules.values() {
+        for (path, source) in &modules {
+            if path.is_empty() {
+                uses.entry(source.file.clone()).or_default();
+                continue;
+            }
             let used = source
                 .uses
                 .iter()
