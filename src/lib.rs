@@ -13,7 +13,6 @@
 //!
 //! What plug-ins are made of is re-exported, so that such a program depends on this crate alone; `examples/` has two.
 
-mod adapter;
 mod app;
 mod args;
 mod cli;
@@ -25,19 +24,14 @@ mod device;
 mod failure;
 mod hydra_help;
 mod invocation;
-mod job;
 mod migration;
-mod optimization;
 mod out;
-mod parameters;
 mod plugins;
-mod pretrained;
 #[doc(hidden)]
 pub mod reference;
 mod rerun;
 mod setup;
 mod shell;
-mod stored;
 mod supervise;
 mod sweep;
 

@@ -20,7 +20,7 @@ use crate::device::DeviceConfig;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::out;
-use crate::stored::{Stored, StoredAdapter};
+use crate::setup::stored::{Stored, StoredAdapter};
 
 /// The root config of `export`.
 #[derive(Debug, Deserialize, JsonSchema)]

@@ -15,7 +15,7 @@ use crate::device::{DeviceConfig, report_fallbacks};
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::out;
-use crate::stored::Stored;
+use crate::setup::stored::Stored;
 
 /// The root config of `generate`.
 #[derive(Debug, Deserialize, JsonSchema)]

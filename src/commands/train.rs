@@ -17,9 +17,9 @@ use tt_train::{Ending, StopFlag, TrainState};
 use crate::device::report_fallbacks;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
-use crate::job;
 use crate::out;
 use crate::setup::Setup;
+use crate::setup::job;
 
 pub(crate) fn run(mut invocation: Invocation) -> Result<ExitCode, Failure> {
     let setup = Setup::read(&invocation)?;

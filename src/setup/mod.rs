@@ -3,6 +3,13 @@
 //! After it there are no strings left to look up: names have become models, trainers and optimizers, and the rest is
 //! typed. Nothing is trained, written or locked here.
 
+mod adapter;
+pub(crate) mod job;
+mod optimization;
+mod parameters;
+mod pretrained;
+pub(crate) mod stored;
+
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
@@ -17,13 +24,13 @@ use tt_nn::Recompute;
 use tt_remat::{Remat, RematConfig};
 use tt_train::{Trainer, TrainerConfig};
 
-use crate::adapter::Adapter;
 use crate::config::AppConfig;
 use crate::configs::Groups;
 use crate::invocation::Invocation;
-use crate::optimization::PlannedOptimizers;
 use crate::plugins::Plugins;
-use crate::pretrained::{self, Pretrained, TOKENIZER};
+use adapter::Adapter;
+use optimization::PlannedOptimizers;
+use pretrained::{Pretrained, TOKENIZER};
 
 /// A run, ready to be started.
 pub(crate) struct Setup {

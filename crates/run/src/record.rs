@@ -70,11 +70,8 @@ pub struct RecordedRun {
 impl RecordedRun {
     /// `folder` is a run's, or that of its records.
     pub fn at(folder: &Path) -> Self {
-        let folder = if folder.join(HYDRA).is_file() {
-            folder.parent().unwrap_or(folder)
-        } else {
-            folder
-        };
+        let is_records = folder.join(HYDRA).is_file() && !folder.join(RESOLVED_CONFIG).exists();
+        let folder = folder.parent().filter(|_| is_records).unwrap_or(folder);
         Self {
             folder: folder.to_owned(),
             records: records(folder),

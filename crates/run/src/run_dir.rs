@@ -56,8 +56,6 @@ pub enum RunDirError {
     InUse { path: PathBuf, holder: String },
     #[error("cannot use {path} in a run folder")]
     Io { path: PathBuf, source: io::Error },
-    #[error(transparent)]
-    Write(#[from] tt_metrics::Error),
     #[error("{checkpoints} holds no checkpoint")]
     NoCheckpoint { checkpoints: PathBuf },
     #[error(transparent)]
@@ -187,7 +185,13 @@ impl RunDir {
                 source,
             })?;
         }
-        Ok(tt_metrics::write_file(&path, content.as_bytes())?)
+        tt_metrics::write_file(&path, content.as_bytes()).map_err(|error| {
+            let source = match error {
+                tt_metrics::Error::Io { source, .. } => source,
+                other => io::Error::other(other),
+            };
+            RunDirError::Io { path, source }
+        })
     }
 }
 

@@ -15,8 +15,8 @@ use tt_train::compare::{self, Recording};
 
 use crate::failure::Failure;
 use crate::invocation::Invocation;
-use crate::job;
 use crate::out;
+use crate::setup::job;
 use crate::supervise;
 use comparison_report::ComparisonReport;
 use variant::Variant;

@@ -8,8 +8,8 @@ use tt_train::{Prepared, StopFlag};
 use super::comparison_report::Shown;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
-use crate::job;
 use crate::setup::Setup;
+use crate::setup::job;
 
 pub(super) struct Variant {
     name: char,

@@ -8,8 +8,8 @@ use tt_train::{StopFlag, TrainJob};
 
 use crate::failure::Failure;
 use crate::out;
-use crate::parameters::Sources;
 use crate::setup::Setup;
+use crate::setup::parameters::Sources;
 
 /// Makes parameters and optimizers. `run_length` is the number of steps, for schedules that depend on it. Nothing is
 /// written.

@@ -6,9 +6,9 @@ use tt_nn::ParamTree;
 use tt_tensor::{Device, Seed};
 use tt_train::{Adapted, BaseOrigin, draw_base, load_adapter, load_params};
 
-use crate::adapter::Adapter;
 use crate::failure::Failure;
-use crate::pretrained::Pretrained;
+use crate::setup::adapter::Adapter;
+use crate::setup::pretrained::Pretrained;
 
 /// Where parameters may be from.
 pub(crate) struct Sources<'a> {

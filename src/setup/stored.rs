@@ -16,9 +16,9 @@ use tt_train::{
     Adapted, Base, BaseOrigin, TrainState, draw_base, load_adapter, load_base, load_params,
 };
 
-use crate::adapter::peft;
 use crate::plugins::Plugins;
-use crate::pretrained::TOKENIZER;
+use crate::setup::adapter::peft;
+use crate::setup::pretrained::TOKENIZER;
 
 const CONFIG: &str = "config.json";
 
