@@ -13,16 +13,18 @@ use tt_tensor::Isa;
 use tt_train::BuildTrainer;
 
 use crate::cli::{self, Request};
-use crate::commands::{Invocation, ROOT_CONFIG, Work, show};
+use crate::commands::{ROOT_CONFIG, Work, show};
+use crate::completion;
 use crate::configs;
 use crate::failure::Failure;
 use crate::hydra_help;
+use crate::invocation::Invocation;
 use crate::migration;
 use crate::out;
 use crate::plugins::Plugins;
-use crate::program::{self, Program, TPU_TRAIN};
+use tt_run::program::{self, Program, TPU_TRAIN};
 use crate::rerun;
-use crate::supervise::{self, worker};
+use crate::supervise;
 use crate::sweep;
 
 /// The program. What is added replaces a built-in of the same name.
@@ -101,15 +103,13 @@ impl App {
     /// Does what the arguments after the program's name ask for. Errors are printed here, once.
     pub fn run(self, args: impl IntoIterator<Item = OsString>) -> ExitCode {
         program::set(self.program);
-        let begun = worker::begin().and_then(|()| Ok(sweep::leash::watch()?));
-        let done = begun
-            .map_err(Failure::Run)
-            .and_then(|()| self.try_run(args));
+        let begun = tt_launch::begin().map_err(Failure::run);
+        let done = begun.and_then(|()| self.try_run(args));
         let code = done.unwrap_or_else(|failure| {
             eprintln!("{failure}");
             failure.exit_code()
         });
-        worker::ended(code);
+        tt_launch::worker::set_exit_code(code);
         code
     }
 
@@ -133,8 +133,8 @@ impl App {
                 out::text(hydra_help::text(&composer.compose(&args.overrides)?));
                 Ok(ExitCode::SUCCESS)
             }
-            Request::Complete(completion) => {
-                out::text(completion.text(own));
+            Request::Complete(asked) => {
+                out::text(completion::text(asked, own));
                 Ok(ExitCode::SUCCESS)
             }
             Request::Run(command, args) => {
@@ -160,7 +160,7 @@ impl App {
                 }
                 if on_device
                     && args.show.is_none()
-                    && let Some(device) = supervise::wanted(&composition)
+                    && let Some(device) = supervise::device_of_worker(&composition)
                 {
                     return supervise::run(&device, &args.raw);
                 }

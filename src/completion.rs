@@ -5,57 +5,26 @@
 //! groups and their options, keys of the config that the words so far compose to, flags and commands. Whatever is
 //! wrong with those words is no error here; there is less to offer, and nothing to say.
 
+use tt_run::program::{self, TPU_TRAIN};
+
+use crate::args::Args;
 use crate::cli::{self, Request};
 use crate::commands::{TABLE, TRAIN, Work};
 use crate::configs::{self, Files};
-use crate::program::{self, TPU_TRAIN};
+use crate::shell::Completion;
 
-/// What is asked for.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Completion {
-    Install(Shell),
-    Uninstall(Shell),
-    Query,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Shell {
-    Bash,
-    Zsh,
-    Fish,
-}
-
-impl Completion {
-    /// Reads `install=bash` and the like.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
-        let (action, shell) = text.split_once('=')?;
-        let shell = match shell {
-            "bash" => Shell::Bash,
-            "zsh" => Shell::Zsh,
-            "fish" => Shell::Fish,
-            _ => return None,
-        };
-        match action {
-            "install" => Some(Self::Install(shell)),
-            "uninstall" => Some(Self::Uninstall(shell)),
-            "query" => Some(Self::Query),
-            _ => None,
-        }
-    }
-
-    /// What is printed.
-    pub(crate) fn text(self, own: Files) -> String {
-        match self {
-            Self::Install(shell) => of_program(program::running().name, shell.install()),
-            Self::Uninstall(shell) => of_program(program::running().name, shell.uninstall()),
-            Self::Query => {
-                let line = std::env::var("COMP_LINE").unwrap_or_default();
-                let mut text = candidates(&line, own).join("\n");
-                if !text.is_empty() {
-                    text.push('\n');
-                }
-                text
+/// What is printed.
+pub(crate) fn text(completion: Completion, own: Files) -> String {
+    match completion {
+        Completion::Install(shell) => of_program(program::running().name, shell.install()),
+        Completion::Uninstall(shell) => of_program(program::running().name, shell.uninstall()),
+        Completion::Query => {
+            let line = std::env::var("COMP_LINE").unwrap_or_default();
+            let mut text = candidates(&line, own).join("\n");
+            if !text.is_empty() {
+                text.push('\n');
             }
+            text
         }
     }
 }
@@ -65,24 +34,6 @@ fn of_program(name: &str, code: &str) -> String {
     let identifier = |name: &str| name.replace(|c: char| !c.is_ascii_alphanumeric(), "_");
     code.replace(TPU_TRAIN.name, name)
         .replace(&identifier(TPU_TRAIN.name), &identifier(name))
-}
-
-impl Shell {
-    fn install(self) -> &'static str {
-        match self {
-            Self::Bash => include_str!("completion/bash"),
-            Self::Zsh => include_str!("completion/zsh"),
-            Self::Fish => include_str!("completion/fish"),
-        }
-    }
-
-    fn uninstall(self) -> &'static str {
-        match self {
-            Self::Bash => "complete -r tpu-train\nunset -f _tpu_train_complete\n",
-            Self::Zsh => "compdef -d tpu-train\nunfunction _tpu_train_complete\n",
-            Self::Fish => "complete -e -c tpu-train\nfunctions -e __tpu_train_complete\n",
-        }
-    }
 }
 
 /// What the last word of a line may become.
@@ -107,7 +58,7 @@ fn candidates(line: &str, own: Files) -> Vec<String> {
     let (command, args) = loop {
         match cli::parse(before.iter().map(Into::into)) {
             Ok(Request::Run(command, args)) => break (command, args),
-            _ if before.is_empty() => break (&TRAIN, cli::Args::default()),
+            _ if before.is_empty() => break (&TRAIN, Args::default()),
             _ => before.truncate(before.len() - 1),
         }
     };
@@ -154,6 +105,7 @@ fn split(line: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shell::Shell;
 
     #[test]
     fn a_line_is_split_as_a_shell_does() {
@@ -176,16 +128,5 @@ mod tests {
                 assert!(code.contains(" my-lab2") && code.contains("_my_lab2_complete"));
             }
         }
-    }
-
-    #[test]
-    fn an_action_names_a_shell() {
-        assert_eq!(
-            Completion::parse("install=zsh"),
-            Some(Completion::Install(Shell::Zsh))
-        );
-        assert_eq!(Completion::parse("query=fish"), Some(Completion::Query));
-        assert_eq!(Completion::parse("install=csh"), None);
-        assert_eq!(Completion::parse("install"), None);
     }
 }

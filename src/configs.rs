@@ -5,15 +5,15 @@ use std::path::{Path, PathBuf};
 use anyhow::anyhow;
 use tt_config::Composer;
 
-use crate::cli::Args;
+use crate::args::Args;
 use crate::failure::Failure;
-use crate::program;
+use tt_run::program;
 
 /// Config files compiled into a program: (path below the root of the configs, text).
 pub type Files = &'static [(&'static str, &'static str)];
 
 /// The files under `configs/` at build time.
-pub(crate) const EMBEDDED: Files = include!(concat!(env!("OUT_DIR"), "/configs.rs"));
+pub const EMBEDDED: Files = include!(concat!(env!("OUT_DIR"), "/configs.rs"));
 
 /// The folder that is looked in if it exists.
 const DEFAULT_FOLDER: &str = "configs";

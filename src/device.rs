@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 use tt_tensor::{Device, Isa};
 
 use crate::failure::Failure;
-use crate::supervise::worker;
 
 /// What a run computes on.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
@@ -136,7 +135,7 @@ impl DeviceConfig {
             memory_bytes: self.memory_bytes(),
             forbid_fallback: self.fallback == Fallback::Error,
             synchronous: self.sync,
-            flight: worker::flight(),
+            flight: tt_launch::worker::flight_record(),
         }
     }
 

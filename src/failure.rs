@@ -47,6 +47,15 @@ impl From<Diagnostics> for Failure {
     }
 }
 
+impl From<tt_run::RecordError> for Failure {
+    fn from(error: tt_run::RecordError) -> Self {
+        match error {
+            tt_run::RecordError::Config(diagnostics) => Self::Config(diagnostics),
+            error @ tt_run::RecordError::Write(_) => Self::run(error),
+        }
+    }
+}
+
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,6 +1,7 @@
 //! `--hydra-help`: Hydra's flags, and the settings under the key `hydra` with the values they have.
 
 use tt_config::{Composition, Node};
+use tt_report::{Column, Table};
 
 use crate::cli;
 
@@ -69,13 +70,11 @@ fn brief(node: &Node) -> String {
 }
 
 fn table<'a>(rows: impl Iterator<Item = (String, &'a str)>) -> String {
-    let rows: Vec<_> = rows.collect();
-    let lengths = rows.iter().map(|(left, _)| left.chars().count());
-    let width = lengths.max().unwrap_or(0);
-    let lines = rows
-        .iter()
-        .map(|(left, right)| format!("  {left:width$}  {right}\n"));
-    lines.collect()
+    let mut table = Table::new([Column::left(), Column::left()]);
+    for (left, right) in rows {
+        table.row([format!("  {left}").as_str(), right]);
+    }
+    table.to_string()
 }
 
 #[cfg(test)]

@@ -13,35 +13,25 @@
 //!
 //! What plug-ins are made of is re-exported, so that such a program depends on this crate alone; `examples/` has two.
 
-mod adapter;
 mod app;
+mod args;
 mod cli;
 mod commands;
 mod completion;
 mod config;
 mod configs;
 mod device;
-mod ending;
 mod failure;
 mod hydra_help;
-mod job;
+mod invocation;
 mod migration;
-mod optimization;
-mod origins;
 mod out;
-mod parameters;
 mod plugins;
-mod pretrained;
-mod program;
-mod quote;
-#[cfg(test)]
-mod reference;
+#[doc(hidden)]
+pub mod reference;
 mod rerun;
-mod resume;
-mod run_dir;
 mod setup;
-mod signals;
-mod stored;
+mod shell;
 mod supervise;
 mod sweep;
 

@@ -8,6 +8,7 @@ use tt_data::OpenSource;
 use tt_metrics::BuildSink;
 use tt_models::BuildModel;
 use tt_optimizers::BuildOptimizer;
+use tt_report::{Column, Table as Columns};
 use tt_train::BuildTrainer;
 
 use crate::configs::Files;
@@ -68,11 +69,10 @@ impl Plugins {
 }
 
 fn section<B: Clone>(key: &str, table: &Table<B>) -> String {
-    let names = table.names();
-    let width = names.iter().map(|name| name.len()).max().unwrap_or(0);
-    let mut text = format!("{key}:\n");
+    let mut listing = Columns::new([Column::left(), Column::left()]);
+    listing.line(format!("{key}:"));
     for entry in table.entries() {
-        text.push_str(&format!("  {:width$}  {}\n", entry.name, entry.about));
+        listing.row([format!("  {}", entry.name).as_str(), entry.about]);
     }
-    text
+    listing.to_string()
 }

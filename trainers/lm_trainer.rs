@@ -93,7 +93,7 @@ mod tests {
     use tt_collators::{Batch, Field, Values};
     use tt_models::{Qwen2Config, Qwen2ForCausalLM};
     use tt_nn::ParamTree;
-    use tt_tensor::{Device, Seed, Tape};
+    use tt_tensor::{Device, Seed, Tape, Tensor};
 
     use super::*;
 

@@ -1,12 +1,13 @@
 //! The flags: one table, from which parsing, the help text and completion are made.
 
-use tt_config::Part;
+use tt_config::{Part, nearest};
+use tt_report::number;
+use tt_run::ending::RERUN_FLAG;
 
-use super::{Args, UsageError, nearest};
-use crate::commands::show::{Info, Show};
-use crate::commands::{diff, plan};
-use crate::completion::Completion;
-use crate::rerun;
+use super::usage::UsageError;
+use crate::args::{Args, Info, Show};
+use crate::commands::diff;
+use crate::shell::Completion;
 
 /// One flag. `value` names the value in the help text; a flag without one is a switch.
 pub(super) struct Flag {
@@ -144,7 +145,7 @@ pub(super) const FLAGS: &[Flag] = &[
         },
     },
     Flag {
-        long: rerun::FLAG,
+        long: RERUN_FLAG,
         short: None,
         value: Some("RUN"),
         about: "Run again what a run folder has recorded, in a new folder",
@@ -160,7 +161,7 @@ pub(super) const FLAGS: &[Flag] = &[
         about: "With plan: what there is, as 24GB [default: this machine's]",
         set: |args, value| {
             let bytes =
-                plan::parse_bytes(&value).ok_or(BadValue("a size such as 24GB or 512MiB"))?;
+                number::parse_bytes(&value).ok_or(BadValue("a size such as 24GB or 512MiB"))?;
             args.options.memory_bytes = Some(bytes);
             Ok(())
         },
@@ -278,7 +279,7 @@ pub(super) fn flag_named(name: &str) -> Result<&'static Flag, UsageError> {
         .find(|flag| flag.long == name || flag.short == Some(name))
         .ok_or_else(|| UsageError::UnknownFlag {
             flag: name.to_owned(),
-            nearest: nearest(name, FLAGS.iter().map(|flag| flag.long)),
+            nearest: nearest(name, FLAGS.iter().map(|flag| flag.long)).map(str::to_owned),
         })
 }
 

@@ -1,41 +1,31 @@
 //! The help text.
 
+use tt_report::{Column, Table};
+
 use super::flags::FLAGS;
 use crate::commands;
-use crate::program::TPU_TRAIN;
+use tt_run::program::TPU_TRAIN;
 
 /// The help text of the program `name`; `groups` are the config groups with their options.
 pub(crate) fn help(name: &str, groups: &[(String, Vec<String>)]) -> String {
-    let mut rows = Vec::new();
-    let section = |rows: &mut Vec<(String, String)>, title: &str| {
-        rows.push((format!("\n{title}:"), String::new()));
-    };
-    section(&mut rows, "commands");
+    let mut table = Table::new([Column::left(), Column::left()]);
+    table.line("\ncommands:");
     for command in commands::TABLE {
-        rows.push((format!("  {}", command.name), command.about.to_owned()));
+        table.row([format!("  {}", command.name).as_str(), command.about]);
     }
-    section(&mut rows, "flags");
+    table.line("\nflags:");
     for flag in FLAGS {
-        rows.push((format!("  {}", flag.usage()), flag.about.to_owned()));
+        table.row([format!("  {}", flag.usage()).as_str(), flag.about]);
     }
-    section(&mut rows, "config groups (choose with group=option)");
+    table.line("\nconfig groups (choose with group=option):");
     for (group, options) in groups {
-        rows.push((format!("  {group}"), options.join(", ")));
+        table.row([format!("  {group}"), options.join(", ")]);
     }
-    section(&mut rows, "exit codes");
+    table.line("\nexit codes:");
     for (code, meaning) in EXIT_CODES {
-        rows.push((format!("  {code}"), (*meaning).to_owned()));
+        table.row([format!("  {code}").as_str(), meaning]);
     }
-
-    // Titles have no second column, so they do not widen the first.
-    let two_columns = rows.iter().filter(|(_, right)| !right.is_empty());
-    let width = two_columns.map(|(left, _)| left.len()).max().unwrap_or(0);
-    let mut text = HELP_HEAD.replace(TPU_TRAIN.name, name);
-    for (left, right) in rows {
-        text.push_str(format!("{left:width$}  {right}").trim_end());
-        text.push('\n');
-    }
-    text
+    format!("{}{table}", HELP_HEAD.replace(TPU_TRAIN.name, name))
 }
 
 const HELP_HEAD: &str = "\

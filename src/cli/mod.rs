@@ -6,18 +6,21 @@
 
 mod flags;
 mod help;
+mod usage;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 
-pub(crate) use self::flags::{flags, hydra_flags, takes_override, values_after};
-pub(crate) use self::help::help;
+use tt_config::nearest;
+use tt_run::ending::RERUN_FLAG;
 
-use self::flags::{A, B, JSON, MARKDOWN, MEMORY, TOLERANCE, flag_named};
-use crate::commands::show::Show;
-use crate::commands::{self, Command, Options};
-use crate::completion::Completion;
-use crate::rerun;
+use crate::args::{Args, Show};
+use crate::commands::{self, Command};
+use crate::shell::Completion;
+use flags::{A, B, JSON, MARKDOWN, MEMORY, TOLERANCE, flag_named};
+
+pub(crate) use flags::{flags, hydra_flags, takes_override, values_after};
+pub(crate) use help::help;
+pub(crate) use usage::UsageError;
 
 /// What a command line asks for.
 pub(crate) enum Request {
@@ -27,84 +30,6 @@ pub(crate) enum Request {
     Complete(Completion),
     /// Run a command, or with [`Args::show`] print the config it would run with.
     Run(&'static Command, Args),
-}
-
-/// The arguments that shape composition, the same for every command.
-#[derive(Debug, Default)]
-pub(crate) struct Args {
-    pub(crate) show: Option<Show>,
-    pub(crate) package: Option<String>,
-    pub(crate) resolve: bool,
-    pub(crate) config_name: Option<String>,
-    pub(crate) config_path: Option<PathBuf>,
-    pub(crate) config_dir: Option<PathBuf>,
-    /// Overrides, or for a [`commands::Work::Plain`] command its operands.
-    pub(crate) overrides: Vec<String>,
-    run: bool,
-    multirun: bool,
-    /// All arguments, as given.
-    pub(crate) raw: Vec<String>,
-    /// The run folder whose config is used instead of one composed.
-    pub(crate) rerun: Option<PathBuf>,
-    pub(crate) options: Options,
-    completion: Option<Completion>,
-    help: bool,
-    hydra_help: bool,
-    version: bool,
-}
-
-/// A command line that cannot be read.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum UsageError {
-    #[error("unknown flag `{flag}`{}", hint(.nearest))]
-    UnknownFlag {
-        flag: String,
-        nearest: Option<String>,
-    },
-    #[error("unknown command `{command}`{}; an override has the form key=value", hint(.nearest))]
-    UnknownCommand {
-        command: String,
-        nearest: Option<String>,
-    },
-    #[error("flag `{flag}` needs a value: {value}")]
-    MissingValue { flag: String, value: &'static str },
-    #[error("flag `{flag}` takes no value")]
-    UnexpectedValue { flag: String },
-    #[error("`{value}` is not a value of `{flag}`: {expected}")]
-    BadValue {
-        flag: String,
-        value: String,
-        expected: &'static str,
-    },
-    #[error("flag `{flag}` does nothing without `{needs}`")]
-    Alone {
-        flag: &'static str,
-        needs: &'static str,
-    },
-    #[error("flags `{0}` and `{1}` exclude each other")]
-    Excluded(&'static str, &'static str),
-    #[error("`{flag}` is for {}, not for `{command}`", names(.owners))]
-    ForOther {
-        flag: &'static str,
-        owners: &'static [&'static str],
-        command: &'static str,
-    },
-    #[error("`{0}` composes no config: it takes neither --cfg nor --info")]
-    NoConfig(&'static str),
-    #[error("argument is not UTF-8: {0:?}")]
-    NotUtf8(OsString),
-}
-
-fn names(owners: &[&str]) -> String {
-    let names: Vec<_> = owners.iter().map(|name| format!("`{name}`")).collect();
-    names.join(" and ")
-}
-
-fn hint(nearest: &Option<String>) -> String {
-    match nearest {
-        Some(nearest) => format!(", did you mean `{nearest}`?"),
-        None => String::new(),
-    }
 }
 
 /// Reads the arguments after the program's name.
@@ -145,7 +70,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Request,
             flag.apply(&mut parsed, name, value)?;
         }
     }
-    parsed.into_request(command.unwrap_or(&commands::TRAIN))
+    request(parsed, command.unwrap_or(&commands::TRAIN))
 }
 
 /// `-` alone and negative numbers are not flags, but no override is either: composition will say so.
@@ -164,108 +89,88 @@ fn command_named(arg: &str) -> Result<Option<&'static Command>, UsageError> {
         Some(command) => Ok(Some(command)),
         None => Err(UsageError::UnknownCommand {
             command: arg.to_owned(),
-            nearest: nearest(arg, commands::TABLE.iter().map(|command| command.name)),
+            nearest: nearest(arg, commands::TABLE.iter().map(|command| command.name))
+                .map(str::to_owned),
         }),
     }
 }
 
-/// The known word that `word` is most likely a slip of.
-fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<String> {
-    known
-        .map(|candidate| (strsim::damerau_levenshtein(word, candidate), candidate))
-        .filter(|(distance, candidate)| distance * 3 <= candidate.len())
-        .min()
-        .map(|(_, candidate)| candidate.to_owned())
-}
-
-impl Args {
-    fn into_request(self, command: &'static Command) -> Result<Request, UsageError> {
-        if self.help {
-            return Ok(Request::Help(self));
+fn request(args: Args, command: &'static Command) -> Result<Request, UsageError> {
+    if args.help {
+        return Ok(Request::Help(args));
+    }
+    if args.hydra_help {
+        return Ok(Request::HydraHelp(args));
+    }
+    if args.version {
+        return Ok(Request::Version);
+    }
+    if let Some(completion) = args.completion {
+        return Ok(Request::Complete(completion));
+    }
+    let alone = |flag| UsageError::Alone {
+        flag,
+        needs: "--cfg",
+    };
+    if args.show.is_some() && command.is_plain() {
+        return Err(UsageError::NoConfig(command.name));
+    }
+    if args.show.is_none() && args.resolve {
+        return Err(alone("--resolve"));
+    }
+    if args.show.is_none() && args.package.is_some() {
+        return Err(alone("--package"));
+    }
+    if args.multirun {
+        let excluded = |flag| UsageError::Excluded("--multirun", flag);
+        match args.show {
+            _ if args.run => return Err(excluded("--run")),
+            Some(Show::Config(_)) => return Err(excluded("--cfg")),
+            Some(Show::Info(_)) => return Err(excluded("--info")),
+            None => {}
         }
-        if self.hydra_help {
-            return Ok(Request::HydraHelp(self));
-        }
-        if self.version {
-            return Ok(Request::Version);
-        }
-        if let Some(completion) = self.completion {
-            return Ok(Request::Complete(completion));
-        }
-        let alone = |flag| UsageError::Alone {
-            flag,
-            needs: "--cfg",
-        };
-        if self.show.is_some() && command.is_plain() {
-            return Err(UsageError::NoConfig(command.name));
-        }
-        if self.show.is_none() && self.resolve {
-            return Err(alone("--resolve"));
-        }
-        if self.show.is_none() && self.package.is_some() {
-            return Err(alone("--package"));
-        }
-        if self.multirun {
-            let excluded = |flag| UsageError::Excluded("--multirun", flag);
-            match self.show {
-                _ if self.run => return Err(excluded("--run")),
-                Some(Show::Config(_)) => return Err(excluded("--cfg")),
-                Some(Show::Info(_)) => return Err(excluded("--info")),
-                None => {}
-            }
-        }
-        if self.rerun.is_some() {
-            // A recorded config is one config, and comes from nowhere else.
-            for (flag, is_given) in [
-                ("--multirun", self.multirun),
-                ("--config-name", self.config_name.is_some()),
-                ("--config-path", self.config_path.is_some()),
-                ("--config-dir", self.config_dir.is_some()),
-            ] {
-                if is_given {
-                    return Err(UsageError::Excluded(rerun::FLAG, flag));
-                }
-            }
-        }
-        const TRAIN: &[&str] = &[commands::TRAIN.name];
-        const PLAN: &[&str] = &[commands::PLAN.name];
-        const DIFF: &[&str] = &[commands::DIFF.name];
-        const WITH_JSON: &[&str] = &[
-            commands::PLAN.name,
-            commands::DIFF.name,
-            commands::DOCTOR.name,
-        ];
-        for (flag, owners, is_given) in [
-            ("--multirun", TRAIN, self.multirun),
-            (rerun::FLAG, TRAIN, self.rerun.is_some()),
-            (MEMORY, PLAN, self.options.memory_bytes.is_some()),
-            (JSON, WITH_JSON, self.options.json),
-            (A, DIFF, !self.options.diff.a.is_empty()),
-            (B, DIFF, self.options.diff.b.is_some()),
-            (TOLERANCE, DIFF, self.options.diff.tolerance.is_some()),
-            (MARKDOWN, DIFF, self.options.diff.markdown.is_some()),
+    }
+    if args.rerun.is_some() {
+        // A recorded config is one config, and comes from nowhere else.
+        for (flag, is_given) in [
+            ("--multirun", args.multirun),
+            ("--config-name", args.config_name.is_some()),
+            ("--config-path", args.config_path.is_some()),
+            ("--config-dir", args.config_dir.is_some()),
         ] {
-            let command = command.name;
-            if is_given && !owners.contains(&command) {
-                return Err(UsageError::ForOther {
-                    flag,
-                    owners,
-                    command,
-                });
+            if is_given {
+                return Err(UsageError::Excluded(RERUN_FLAG, flag));
             }
         }
-        Ok(Request::Run(command, self))
     }
-
-    /// Whether the arguments ask for a sweep. `--run` has the last word, so that a job of a sweep is never one itself.
-    pub(crate) fn is_sweep(&self) -> bool {
-        let by_mode = |text: &String| text == "hydra.mode=MULTIRUN";
-        self.multirun
-            || (!self.run
-                && self.rerun.is_none()
-                && self.show.is_none()
-                && self.overrides.iter().any(by_mode))
+    const TRAIN: &[&str] = &[commands::TRAIN.name];
+    const PLAN: &[&str] = &[commands::PLAN.name];
+    const DIFF: &[&str] = &[commands::DIFF.name];
+    const WITH_JSON: &[&str] = &[
+        commands::PLAN.name,
+        commands::DIFF.name,
+        commands::DOCTOR.name,
+    ];
+    for (flag, owners, is_given) in [
+        ("--multirun", TRAIN, args.multirun),
+        (RERUN_FLAG, TRAIN, args.rerun.is_some()),
+        (MEMORY, PLAN, args.options.memory_bytes.is_some()),
+        (JSON, WITH_JSON, args.options.json),
+        (A, DIFF, !args.options.diff.a.is_empty()),
+        (B, DIFF, args.options.diff.b.is_some()),
+        (TOLERANCE, DIFF, args.options.diff.tolerance.is_some()),
+        (MARKDOWN, DIFF, args.options.diff.markdown.is_some()),
+    ] {
+        let command = command.name;
+        if is_given && !owners.contains(&command) {
+            return Err(UsageError::ForOther {
+                flag,
+                owners,
+                command,
+            });
+        }
     }
+    Ok(Request::Run(command, args))
 }
 
 #[cfg(test)]

@@ -14,14 +14,15 @@ use tt_checkpoint::{
     CheckpointConfig, Dtype, Error, HostTensor, LazyTensor, SavedAdapter, Snapshot, TensorSource,
     Weights,
 };
+use tt_run::run_dir::weights_folder;
 use tt_tensor::DType;
 use tt_train::BaseOrigin;
 
-use crate::commands::Invocation;
 use crate::device::DeviceConfig;
 use crate::failure::Failure;
+use crate::invocation::Invocation;
 use crate::out;
-use crate::stored::{self, Stored, read_json};
+use crate::setup::stored::Stored;
 
 /// The root config of `export`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -76,7 +77,7 @@ type Exported = Snapshot<LazyTensor<'static>>;
 
 /// The folder without the trainer's state.
 fn as_it_is(config: &ExportConfig) -> anyhow::Result<Exported> {
-    let folder = stored::folder(Path::new(&config.checkpoint))?;
+    let folder = weights_folder(Path::new(&config.checkpoint))?;
     let files = |name: &str| Some(folder.join(name)).filter(|path| path.is_file());
     let mut snapshot = described(&files)?;
     let weights = match SavedAdapter::open(&folder)? {
@@ -173,7 +174,7 @@ fn described(file: &dyn Fn(&str) -> Option<PathBuf>) -> anyhow::Result<Exported>
         "vocab.json",
     ];
     let json = |name| match file(name) {
-        Some(path) => read_json(&path).map(Some),
+        Some(path) => tt_metrics::read_json(&path).map(Some),
         None => Ok(None),
     };
     Ok(Snapshot {

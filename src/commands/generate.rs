@@ -11,11 +11,11 @@ use tt_data::Tokenizer;
 use tt_engine::{Limits, Sampler, Sampling};
 use tt_tensor::Seed;
 
-use crate::commands::Invocation;
 use crate::device::{DeviceConfig, report_fallbacks};
 use crate::failure::Failure;
+use crate::invocation::Invocation;
 use crate::out;
-use crate::stored::Stored;
+use crate::setup::stored::Stored;
 
 /// The root config of `generate`.
 #[derive(Debug, Deserialize, JsonSchema)]

@@ -3,21 +3,19 @@
 //! Reads only what the runs have recorded: config files that have changed since make no difference.
 
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 use serde_json::{Map, Value as Json};
 use tt_config::Node;
+use tt_metrics::last_row_with;
+use tt_run::{RecordedRun, program};
+use tt_run::run_dir::{self, RESOLVED_CONFIG, SUMMARY};
 
-use crate::commands::Options;
+use crate::args::Options;
 use crate::failure::Failure;
-use crate::origins::ORIGINS;
 use crate::out;
-use crate::program;
-use crate::resume::RESOLVED_CONFIG;
-use crate::run_dir::{self, SUMMARY};
-use crate::sweep::progress::last_row_with;
 
 /// Longer values are cut short.
 const MOST_CHARS: usize = 80;
@@ -39,7 +37,7 @@ pub(crate) fn run(folders: &[String], _: &Options) -> Result<ExitCode, Failure> 
 
 /// What a run folder says about its configuration.
 struct Run {
-    folder: PathBuf,
+    recorded: RecordedRun,
     /// Resolved.
     config: Node,
     overrides: Vec<String>,
@@ -49,55 +47,32 @@ struct Run {
 
 impl Run {
     fn read(folder: &str) -> Result<Self, Failure> {
-        let folder = PathBuf::from(folder);
-        let config = folder.join(RESOLVED_CONFIG);
-        if !config.is_file() {
+        let folder = Path::new(folder);
+        if !folder.join(RESOLVED_CONFIG).is_file() {
             let shown = folder.display();
-            return Err(Failure::Request(match folder.is_dir() {
-                true => anyhow!("{shown} is not a run folder: it has no {RESOLVED_CONFIG}"),
-                false => anyhow!("there is no folder {shown}"),
+            return Err(Failure::Request(if folder.is_dir() {
+                anyhow!("{shown} is not a run folder: it has no {RESOLVED_CONFIG}")
+            } else {
+                anyhow!("there is no folder {shown}")
             }));
         }
+        let recorded = RecordedRun::at(folder);
         Ok(Self {
-            config: read_node(&config)?, // JSON is YAML
-            overrides: read_overrides(&folder)?,
-            origins: match read_json(&run_dir::records(&folder).join(ORIGINS))? {
-                Some(Json::Object(origins)) => origins,
-                _ => Map::new(),
-            },
-            folder,
+            config: recorded.resolved_config()?,
+            overrides: recorded.overrides()?,
+            origins: recorded.origins().map_err(Failure::request)?,
+            recorded,
         })
+    }
+
+    fn folder(&self) -> &Path {
+        self.recorded.folder()
     }
 
     fn origin(&self, path: &str) -> &str {
         let recorded = self.origins.get(path).and_then(Json::as_str);
         recorded.unwrap_or("origin not recorded")
     }
-}
-
-/// A file in a run folder.
-pub(crate) fn read_node(path: &Path) -> Result<Node, Failure> {
-    Node::read(path).map_err(|problem| Failure::Config(problem.into()))
-}
-
-/// The overrides that a run has recorded, as they were given.
-pub(crate) fn read_overrides(folder: &Path) -> Result<Vec<String>, Failure> {
-    let overrides = read_node(&run_dir::records(folder).join("overrides.yaml"))?;
-    let texts = overrides.as_list().unwrap_or_default().iter();
-    Ok(texts.filter_map(Node::as_str).map(str::to_owned).collect())
-}
-
-/// A file that need not be there.
-fn read_json(path: &Path) -> Result<Option<Json>, Failure> {
-    if !path.is_file() {
-        return Ok(None);
-    }
-    let read = || {
-        let text = std::fs::read_to_string(path)?;
-        anyhow::Ok(serde_json::from_str(&text)?)
-    };
-    let json = read().with_context(|| path.display().to_string());
-    json.map(Some).map_err(Failure::Request)
 }
 
 fn comparison(a: &Run, b: &Run) -> String {
@@ -107,7 +82,7 @@ fn comparison(a: &Run, b: &Run) -> String {
         writeln!(text, "{}", line.trim_end()).expect("into a string");
     };
     for (name, run) in [("A", a), ("B", b)] {
-        let (folder, overrides) = (run.folder.display(), run.overrides.join(" "));
+        let (folder, overrides) = (run.folder().display(), run.overrides.join(" "));
         line(format!("{name}  {folder}  {overrides}"));
     }
     line(match differences.len() {
@@ -141,25 +116,30 @@ fn brief(node: &Node) -> String {
 }
 
 fn summary(run: &Run) -> Result<String, Failure> {
-    let folder = &run.folder;
+    let folder = run.folder();
     let mut text = String::new();
     let mut row = |name: &str, value: String| {
         writeln!(text, "{name:<12}{value}").expect("into a string");
     };
-    let status = match run_dir::is_finished(folder) {
-        true => "finished",
-        false => "not finished",
+    let status = if run_dir::is_finished(folder) {
+        "finished"
+    } else {
+        "not finished"
     };
     row("run", format!("{}, {status}", folder.display()));
-    row("choices", choices(folder)?.join(" "));
+    row("choices", choices(&run.recorded)?.join(" "));
     row("overrides", run.overrides.join(" "));
 
     for key in ["loss", "val_loss"] {
-        if let Some(last) = last_row_with(folder, key) {
+        if let Some(last) = last_row_with(&folder.join("metrics.jsonl"), key) {
             row(key, format!("{} at step {}", last[key], last["step"]));
         }
     }
-    let summary = read_json(&folder.join(SUMMARY))?.unwrap_or_default();
+    let summary = if run_dir::is_finished(folder) {
+        tt_metrics::read_json(&folder.join(SUMMARY)).map_err(Failure::request)?
+    } else {
+        Json::Null
+    };
     if let Some(loss) = summary["final_val_loss"].as_f64() {
         row("final loss", format!("{loss:.4} on validation"));
     }
@@ -175,9 +155,9 @@ fn summary(run: &Run) -> Result<String, Failure> {
 }
 
 /// What was chosen for each config group, Hydra's own groups left out.
-fn choices(folder: &Path) -> Result<Vec<String>, Failure> {
-    let hydra = read_node(&run_dir::records(folder).join("hydra.yaml"))?;
-    let choices = hydra.get("hydra.runtime.choices").and_then(Node::as_map);
+fn choices(recorded: &RecordedRun) -> Result<Vec<String>, Failure> {
+    let choices = recorded.choices()?;
+    let choices = choices.as_ref().and_then(Node::as_map);
     let chosen = choices.into_iter().flatten().filter_map(|(group, option)| {
         let is_own = group.as_str().starts_with("hydra/");
         let option = option.as_str().filter(|_| !is_own)?;

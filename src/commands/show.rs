@@ -2,30 +2,12 @@
 
 use std::process::ExitCode;
 
-use tt_config::{Composition, Part};
+use tt_config::Composition;
 
-use crate::cli::Args;
+use crate::args::{Args, Info, Show};
 use crate::failure::Failure;
 use crate::out;
 use crate::plugins::Plugins;
-
-/// What is printed.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Show {
-    Config(Part),
-    Info(Info),
-}
-
-/// What `--info` tells of a composition.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Info {
-    Config,
-    Defaults,
-    DefaultsTree,
-    Origins,
-    Plugins,
-    SearchPath,
-}
 
 pub(crate) fn run(
     composition: &Composition,

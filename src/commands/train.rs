@@ -3,27 +3,23 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use serde_json::Value as Json;
 use tt_checkpoint::Checkpoint;
 use tt_collators::Pipeline;
-use tt_config::{Composition, Missing, Node, Value};
+use tt_config::{Composition, Missing, Node};
+use tt_launch::{StopSignal, worker};
 use tt_metrics::{Jsonl, Metrics, RunInfo, Sink, Truncation};
 use tt_nn::ParamTree;
+use tt_run::ending::{advice, conclude};
+use tt_run::{Decision, Entered, HeldFolder, OutputDir, Resume, RunDir, RunRequest, Start};
 use tt_tensor::Device;
-use tt_train::{Ending, StopFlag};
+use tt_train::{Ending, StopFlag, TrainState};
 
-use crate::commands::Invocation;
 use crate::device::report_fallbacks;
-use crate::ending::{advice, conclude};
 use crate::failure::Failure;
-use crate::job;
-use crate::origins::{self, ORIGINS};
+use crate::invocation::Invocation;
 use crate::out;
-use crate::resume::{self, Decision, RESOLVED_CONFIG, Resume, Start, Wanted};
-use crate::run_dir::RunDir;
 use crate::setup::Setup;
-use crate::signals::StopSignal;
-use crate::supervise::worker;
+use crate::setup::job;
 
 pub(crate) fn run(mut invocation: Invocation) -> Result<ExitCode, Failure> {
     let setup = Setup::read(&invocation)?;
@@ -43,21 +39,21 @@ fn train(
 ) -> Result<ExitCode, Failure> {
     setup.config.device.start_threads()?;
     let stop = StopFlag::default();
-    let signal = StopSignal::install(stop.clone()).map_err(Failure::run)?;
-    let start = match decide(composition, &setup.config.resume)? {
-        Decision::Start(start) => start,
-        Decision::Finished(folder) => return Ok(finished(&folder)),
+    let on_signal = stop.clone();
+    let signal = StopSignal::install(move || on_signal.request()).map_err(Failure::run)?;
+    let (start, held) = match decide(composition, &setup)? {
+        (Decision::Start(start), held) => (start, held),
+        (Decision::Finished(folder), _) => return Ok(finished(&folder)),
     };
-    if let Some(folder) = start.finished(setup.trainer_config.max_steps) {
-        return Ok(finished(folder));
-    }
+    start.messages.iter().for_each(out::line);
+    let first_step = start.first_step();
     let Start {
         folder,
         checkpoint,
         origin,
-        notes,
+        max_steps,
+        ..
     } = start;
-    notes.iter().for_each(out::line);
     let data = setup.open_data(composition, checkpoint.as_ref())?;
     let baselines = data.baselines().map_err(Failure::run)?;
 
@@ -81,12 +77,16 @@ fn train(
     let size = size(&job.params);
     let prepared = job.prepare().map_err(job::classify)?;
     // What does not fit has been refused by now: until here an earlier run is what it was, and where it was.
-    let (run_dir, aside) = folder.take().map_err(Failure::request)?;
-    if let Some(aside) = aside {
+    let entered = held.enter(&folder).map_err(Failure::request)?;
+    let Entered {
+        run_dir,
+        moved_aside,
+    } = entered;
+    if let Some(aside) = moved_aside {
         out::line(format!("moved the earlier run to {}", aside.display()));
     }
-    worker::entered(run_dir.path()).map_err(Failure::Run)?;
-    run.config = record(composition, &run_dir)?;
+    worker::set_run_folder(run_dir.path()).map_err(Failure::run)?;
+    run.config = tt_run::record(composition, &run_dir)?;
     run.id = run_dir.id().map_err(Failure::run)?;
     run.dir = run_dir.path().to_owned();
     run_dir
@@ -108,7 +108,7 @@ fn train(
             _ => job::classify(error),
         })?;
     report_fallbacks(device);
-    conclude(&outcome, &baselines, &run_dir, arguments).map_err(Failure::run)?;
+    out::text(conclude(&outcome, &baselines, &run_dir, arguments).map_err(Failure::run)?);
     Ok(match outcome.ending {
         Ending::Finished => ExitCode::SUCCESS,
         Ending::Stopped => ExitCode::from(signal.exit_code()),
@@ -123,54 +123,20 @@ fn finished(folder: &Path) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn decide(composition: &Composition, resume: &str) -> Result<Decision, Failure> {
+fn decide(composition: &Composition, setup: &Setup) -> Result<(Decision, HeldFolder), Failure> {
     let run_dir = composition.resolved("hydra.run.dir", Missing::Refuse)?;
     let pattern = composition.get("hydra.run.dir").and_then(Node::as_str);
     let config = composition.resolve(Missing::Keep)?.to_json();
-    let wanted = Wanted::new(
-        run_dir.as_str().unwrap_or_default(),
-        pattern.unwrap_or_default(),
-        &config,
-    );
-    resume::decide(&Resume::from(resume), &wanted).map_err(Failure::request)
-}
-
-/// Writes what the run was asked for, and where it is made. Gives the whole configuration, resolved.
-fn record(composition: &mut Composition, run_dir: &RunDir) -> Result<Json, Failure> {
-    let path = run_dir.path().display().to_string();
-    composition.set("hydra.runtime.output_dir", Value::Str(path));
-    let overrides = composition.overrides();
-    let overrides = overrides
-        .iter()
-        .map(|text| Node::built_in(Value::Str((*text).to_owned())));
-    let overrides = Node::built_in(Value::List(overrides.collect()));
-    let resolved = composition.resolve(Missing::Keep)?;
-    run_dir.reopen().map_err(Failure::run)?;
-    // As in Hydra: null records nothing of its own.
-    let subdir = composition.resolved("hydra.output_subdir", Missing::Refuse)?;
-    if let Some(subdir) = subdir.as_str() {
-        for (name, content) in [
-            ("config.yaml", composition.job().to_yaml()),
-            ("hydra.yaml", composition.hydra().to_yaml()),
-            ("overrides.yaml", overrides.to_yaml()),
-            (ORIGINS, pretty(&origins::of(&resolved))),
-        ] {
-            let name = format!("{subdir}/{name}");
-            run_dir.write(&name, &content).map_err(Failure::run)?;
-        }
-    }
-    let resolved = resolved.to_json();
-    for (name, content) in [
-        (RESOLVED_CONFIG, pretty(&resolved)),
-        ("environment.json", pretty(&tt_metrics::environment())),
-    ] {
-        run_dir.write(name, &content).map_err(Failure::run)?;
-    }
-    Ok(resolved)
-}
-
-fn pretty(value: &Json) -> String {
-    format!("{value:#}\n")
+    let request = RunRequest {
+        output_dir: OutputDir::new(
+            run_dir.as_str().unwrap_or_default(),
+            pattern.unwrap_or_default(),
+        ),
+        config: &config,
+        resume: Resume::from(setup.config.resume.as_str()),
+        max_steps: setup.trainer_config.max_steps,
+    };
+    tt_run::decide_and_hold(&request).map_err(Failure::request)
 }
 
 /// The record of the run, cut back to the step it goes on from, and its sinks, told of both.
@@ -222,17 +188,16 @@ fn warn_of_changes(
     data: &Pipeline,
     device: Device,
 ) -> Result<(), Failure> {
-    let state = checkpoint.state().map_err(Failure::request)?;
-    let (then, now) = (&state["instruction_set"], device.instruction_set());
+    let state = TrainState::read(checkpoint).map_err(Failure::request)?;
+    let (then, now) = (&state.instruction_set, device.instruction_set());
     if then != now {
+        // In quotes, as ever.
         out::line(format!(
-            "warning: the run began with {then} instructions and goes on with {now}: rounding may differ"
+            "warning: the run began with {then:?} instructions and goes on with {now}: rounding may differ"
         ));
     }
-    if state["data"]
-        .as_str()
-        .is_some_and(|then| then != data.fingerprint())
-    {
+    // The oldest checkpoints do not say.
+    if !state.data.is_empty() && state.data != data.fingerprint() {
         out::line(
             "warning: the data has changed since the checkpoint; it goes on at the same position",
         );

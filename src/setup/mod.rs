@@ -3,6 +3,13 @@
 //! After it there are no strings left to look up: names have become models, trainers and optimizers, and the rest is
 //! typed. Nothing is trained, written or locked here.
 
+mod adapter;
+pub(crate) mod job;
+mod optimization;
+mod parameters;
+mod pretrained;
+pub(crate) mod stored;
+
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
@@ -18,13 +25,13 @@ use tt_nn::Recompute;
 use tt_remat::{Remat, RematConfig};
 use tt_train::{Trainer, TrainerConfig};
 
-use crate::adapter::Adapter;
-use crate::commands::Invocation;
 use crate::config::AppConfig;
 use crate::configs::Groups;
-use crate::optimization::OptimizersPlan;
+use crate::invocation::Invocation;
 use crate::plugins::Plugins;
-use crate::pretrained::{self, Pretrained, TOKENIZER};
+use adapter::Adapter;
+use optimization::PlannedOptimizers;
+use pretrained::{Pretrained, TOKENIZER};
 
 /// A run, ready to be started.
 pub(crate) struct Setup {
@@ -40,7 +47,7 @@ pub(crate) struct Setup {
     /// By the names that `logging.sinks` gives them.
     pub(crate) sinks: Vec<(String, Box<dyn Sink>)>,
     pub(crate) trainer: Box<dyn Trainer>,
-    pub(crate) optimizers: OptimizersPlan,
+    pub(crate) optimizers: PlannedOptimizers,
 }
 
 impl Setup {
@@ -70,9 +77,10 @@ impl Setup {
         let logging = config.as_ref().map(|config| &config.logging);
         let sinks = logging.and_then(|it| problems.take(build_sinks(composition, plugins, it)));
         // Without a group there is nothing more to say about it.
-        let parts = match is_given("model", composition) && is_given("trainer", composition) {
-            true => Parts::read(composition, plugins, &mut problems),
-            false => None,
+        let parts = if is_given("model", composition) && is_given("trainer", composition) {
+            Parts::read(composition, plugins, &mut problems)
+        } else {
+            None
         };
         let mut config = config.filter(|_| problems.found.is_empty());
         let trainer_config = config.as_mut().and_then(|config| config.trainer.take());
@@ -166,24 +174,14 @@ impl Setup {
     }
 
     fn check_trainer(&self, composition: &Composition) -> Result<(), Diagnostics> {
-        self.trainer_config.check().map_err(|error| match error {
-            tt_train::Error::Config { key, why } => {
-                problem(composition, key, format!("`{key}`: {why}")).into()
-            }
-            other => Diagnostic::new(other.to_string()).into(),
-        })
+        let checked = self.trainer_config.check();
+        checked.map_err(|error| located(composition, error))
     }
 
     /// Comes before the data: a validation with rows of that length is made when it is opened.
     fn check_length(&self, composition: &Composition) -> Result<(), Diagnostics> {
-        let (length, longest) = (self.config.data.sequence_length, self.model.max_positions());
-        if length <= longest {
-            return Ok(());
-        }
-        let key = "data.sequence_length";
-        let why =
-            format!("`{key}`: {length} is more than the model's max_position_embeddings {longest}");
-        Err(problem(composition, key, why).into())
+        let checked = tt_train::check_length(self.config.data.sequence_length, &*self.model);
+        checked.map_err(|error| located(composition, error))
     }
 
     fn check_vocabulary(
@@ -191,24 +189,26 @@ impl Setup {
         composition: &Composition,
         tokenizer: &Tokenizer,
     ) -> Result<(), Diagnostics> {
-        let (needed, vocab_size) = (tokenizer.vocab_size(), self.model.vocab_size());
-        if needed <= vocab_size {
-            return Ok(());
-        }
-        let why = format!("{vocab_size} is less than the {needed} tokens of the tokenizer");
+        let checked = tt_train::check_vocabulary(tokenizer.vocab_size(), &*self.model);
         // The size is the checkpoint's where it says one, whatever the configuration says.
         let described = self.pretrained.as_ref().filter(|it| it.config().is_some());
-        let (key, why) = match described {
-            Some(pretrained) => {
-                let path = pretrained.config_path();
-                (
-                    pretrained::KEY,
-                    format!("{}: vocab_size {why}", path.display()),
-                )
+        checked.map_err(|error| match (error, described) {
+            (tt_train::Error::Config { why, .. }, Some(pretrained)) => {
+                let (key, path) = (pretrained::KEY, pretrained.config_path());
+                let why = format!("{}: vocab_size {why}", path.display());
+                located(composition, tt_train::Error::Config { key, why })
             }
-            None => ("model.vocab_size", why),
-        };
-        Err(problem(composition, key, format!("`{key}`: {why}")).into())
+            (error, _) => located(composition, error),
+        })
+    }
+}
+
+/// What cannot be trained, at its key.
+fn located(composition: &Composition, error: tt_train::Error) -> Diagnostics {
+    let message = error.to_string();
+    match error {
+        tt_train::Error::Config { key, .. } => problem(composition, key, message).into(),
+        _ => Diagnostic::new(message).into(),
     }
 }
 
@@ -272,13 +272,13 @@ struct Parts {
     pretrained: Option<Pretrained>,
     adapter: Option<Adapter>,
     trainer: Box<dyn Trainer>,
-    optimizers: OptimizersPlan,
+    optimizers: PlannedOptimizers,
 }
 
 impl Parts {
     fn read(composition: &Composition, plugins: &Plugins, problems: &mut Problems) -> Option<Self> {
         let trainer = problems.take(build_trainer(composition, plugins));
-        let optimizers = problems.take(OptimizersPlan::read(composition, plugins));
+        let optimizers = problems.take(PlannedOptimizers::read(composition, plugins));
         let pretrained = problems.take(Pretrained::open(composition))?;
         let hf_config = pretrained.as_ref().and_then(Pretrained::config);
         let model = problems.take(build_model(composition, plugins, hf_config))?;

@@ -1,6 +1,5 @@
 use super::*;
-use crate::cli::Args;
-use crate::commands::Options;
+use crate::args::{Args, Options};
 use crate::configs;
 
 fn read(overrides: &[&str]) -> Result<Setup, String> {

@@ -8,11 +8,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use tt_report::{Column, Table, number};
 
 use crate::out;
-use crate::sweep::job::{Job, State, Status};
+use crate::sweep::job::{JobState, JobStatus, SweepJob};
 use crate::sweep::progress::Progress;
-use crate::sweep::report::labels;
+use crate::sweep::results::labels;
 
 /// How often the records of running jobs are read.
 const PERIOD: Duration = Duration::from_millis(500);
@@ -67,14 +68,14 @@ impl Display {
         }
     }
 
-    pub(crate) fn begin(&mut self, jobs: &[Job], states: &[State]) {
+    pub(crate) fn begin(&mut self, jobs: &[SweepJob], states: &[JobState]) {
         self.labels = labels(jobs);
         self.num_ended = states
             .iter()
-            .filter(|state| state.status == Status::Finished)
+            .filter(|state| state.status == JobStatus::Finished)
             .count();
         for (job, state) in jobs.iter().zip(states) {
-            if state.status == Status::Finished {
+            if state.status == JobStatus::Finished {
                 self.print(&cells(
                     job.num,
                     "finished",
@@ -87,7 +88,7 @@ impl Display {
         self.count();
     }
 
-    pub(crate) fn started(&mut self, job: &Job, folder: &Path) {
+    pub(crate) fn started(&mut self, job: &SweepJob, folder: &Path) {
         let bar = self
             .live
             .as_ref()
@@ -105,11 +106,11 @@ impl Display {
     }
 
     /// A job has ended; `how` is for the user to read if it went wrong.
-    pub(crate) fn ended(&mut self, job: &Job, state: &State, how: &str) {
+    pub(crate) fn ended(&mut self, job: &SweepJob, state: &JobState, how: &str) {
         let row = self.rows.remove(&job.num);
         let progress = row.as_ref().and_then(|row| Progress::read(&row.folder));
         let note = match state.status {
-            Status::Failed => how,
+            JobStatus::Failed => how,
             _ => "",
         };
         let shown = progress.map(|progress| steps_and_loss(&progress, None));
@@ -124,7 +125,7 @@ impl Display {
             live.table.remove(&bar);
         }
         self.num_ended += 1;
-        self.num_failed += usize::from(state.status == Status::Failed);
+        self.num_failed += usize::from(state.status == JobStatus::Failed);
         self.count();
     }
 
@@ -151,7 +152,7 @@ impl Display {
             let left = progress
                 .zip(row.num_steps)
                 .map_or(String::new(), |(progress, steps)| {
-                    format!("ETA {}", clock(progress.time_left(steps)))
+                    format!("ETA {}", number::clock(progress.time_left(steps)))
                 });
             bar.set_message(cells(*num, "running", shown, &left, &self.labels[*num]));
         }
@@ -187,9 +188,23 @@ fn line() -> ProgressBar {
 
 /// Columns: job, status, step and loss, a note, what is swept.
 fn cells(num: usize, status: &str, progress: Option<String>, note: &str, label: &str) -> String {
-    let progress = progress.unwrap_or_default();
-    let line = format!("job {num:>3}  {status:<11}  {progress:<27}  {note:<12}  {label}");
-    line.trim_end().to_owned()
+    const COLUMNS: [Column; 5] = [
+        Column::left().width(7),
+        Column::left().width(11),
+        Column::left().width(27),
+        Column::left().width(12),
+        Column::left(),
+    ];
+    let job = format!("job {num:>3}");
+    let mut table = Table::new(COLUMNS);
+    table.row([
+        job.as_str(),
+        status,
+        progress.as_deref().unwrap_or_default(),
+        note,
+        label,
+    ]);
+    table.to_string().trim_end().to_owned()
 }
 
 fn steps_and_loss(progress: &Progress, num_steps: Option<u64>) -> String {
@@ -203,15 +218,6 @@ fn steps_and_loss(progress: &Progress, num_steps: Option<u64>) -> String {
     }
 }
 
-fn clock(time: Duration) -> String {
-    let seconds = time.as_secs();
-    let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-    match hours {
-        0 => format!("{minutes}:{seconds:02}"),
-        _ => format!("{hours}:{minutes:02}:{seconds:02}"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use indicatif::InMemoryTerm;
@@ -219,8 +225,8 @@ mod tests {
 
     use super::*;
 
-    fn job(num: usize) -> Job {
-        Job {
+    fn job(num: usize) -> SweepJob {
+        SweepJob {
             num,
             overrides: vec![format!("seed={num}")],
             config: json!({"trainer": {"max_steps": 10}}),
@@ -240,12 +246,12 @@ mod tests {
         let target = ProgressDrawTarget::term_like(Box::new(term.clone()));
         let mut display = Display::with(Some(target));
         let jobs = [job(0), job(1), job(2)];
-        let states: Vec<_> = jobs.iter().map(State::pending).collect();
+        let states: Vec<_> = jobs.iter().map(JobState::pending).collect();
         display.begin(&jobs, &states);
         display.started(&jobs[0], folder.path());
         display.started(&jobs[1], folder.path());
-        let failed = State {
-            status: Status::Failed,
+        let failed = JobState {
+            status: JobStatus::Failed,
             ..states[0].clone()
         };
         display.ended(&jobs[0], &failed, "exit status: 1");
@@ -261,11 +267,5 @@ mod tests {
             lines[2],
             "1/3 jobs ended, 1 of them failed; 1 running, 1 pending"
         );
-    }
-
-    #[test]
-    fn times_read_as_clocks() {
-        assert_eq!(clock(Duration::from_secs(61)), "1:01");
-        assert_eq!(clock(Duration::from_secs(3723)), "1:02:03");
     }
 }

@@ -6,17 +6,15 @@ use std::process::ExitStatus;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-
-use crate::resume::same_run;
-use crate::run_dir;
-use crate::signals::{EXIT_INTERRUPTED, EXIT_PREEMPTED};
+use tt_launch::{EXIT_INTERRUPTED, EXIT_PREEMPTED};
+use tt_run::{run_dir, same_run};
 
 /// The state file, in the job's folder.
 const STATE: &str = "job.json";
 
 /// What one job is to do.
 #[derive(Debug)]
-pub(crate) struct Job {
+pub(crate) struct SweepJob {
     /// `hydra.job.num`.
     pub(crate) num: usize,
     /// The task's overrides, each with one value.
@@ -29,7 +27,7 @@ pub(crate) struct Job {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Status {
+pub(crate) enum JobStatus {
     Pending,
     /// At work, or its sweep was killed while it was.
     Running,
@@ -39,7 +37,7 @@ pub(crate) enum Status {
     Interrupted,
 }
 
-impl Status {
+impl JobStatus {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Pending => "pending",
@@ -66,8 +64,8 @@ impl Status {
 
 /// What the state file holds.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct State {
-    pub(crate) status: Status,
+pub(crate) struct JobState {
+    pub(crate) status: JobStatus,
     /// Of the last attempt; null if there was none, or a signal ended it.
     pub(crate) exit_code: Option<i32>,
     pub(crate) num: usize,
@@ -76,10 +74,10 @@ pub(crate) struct State {
     pub(crate) config: Value,
 }
 
-impl State {
-    pub(crate) fn pending(job: &Job) -> Self {
+impl JobState {
+    pub(crate) fn pending(job: &SweepJob) -> Self {
         Self {
-            status: Status::Pending,
+            status: JobStatus::Pending,
             exit_code: None,
             num: job.num,
             overrides: job.overrides.clone(),
@@ -88,7 +86,7 @@ impl State {
     }
 
     /// The state that an earlier attempt at the same job has left in `folder`. What cannot be read counts as none.
-    pub(crate) fn earlier(folder: &Path, job: &Job) -> Option<Self> {
+    pub(crate) fn earlier(folder: &Path, job: &SweepJob) -> Option<Self> {
         let text = fs::read_to_string(folder.join(STATE)).ok()?;
         let mut state: Self = serde_json::from_str(&text).ok()?;
         if !same_run(&state.config, &job.config) {
@@ -96,9 +94,9 @@ impl State {
         }
         // The summary is the run's own word; a sweep killed just then may not have heard it.
         if run_dir::is_finished(folder) {
-            state.status = Status::Finished;
-        } else if matches!(state.status, Status::Running | Status::Finished) {
-            state.status = Status::Interrupted;
+            state.status = JobStatus::Finished;
+        } else if matches!(state.status, JobStatus::Running | JobStatus::Finished) {
+            state.status = JobStatus::Interrupted;
         }
         Some(state)
     }
@@ -122,8 +120,8 @@ mod tests {
 
     use super::*;
 
-    fn job() -> Job {
-        Job {
+    fn job() -> SweepJob {
+        SweepJob {
             num: 3,
             overrides: vec!["lr=0.1".into()],
             config: json!({"lr": 0.1}),
@@ -131,11 +129,11 @@ mod tests {
         }
     }
 
-    fn left_as(status: Status) -> tempfile::TempDir {
+    fn left_as(status: JobStatus) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
-        let state = State {
+        let state = JobState {
             status,
-            ..State::pending(&job())
+            ..JobState::pending(&job())
         };
         state.write(folder.path()).unwrap();
         folder
@@ -143,49 +141,53 @@ mod tests {
 
     #[test]
     fn a_state_reads_back() {
-        for status in [Status::Pending, Status::Failed, Status::Interrupted] {
+        for status in [
+            JobStatus::Pending,
+            JobStatus::Failed,
+            JobStatus::Interrupted,
+        ] {
             let folder = left_as(status);
-            let state = State::earlier(folder.path(), &job()).unwrap();
+            let state = JobState::earlier(folder.path(), &job()).unwrap();
             assert_eq!((state.status, state.num), (status, 3));
         }
     }
 
     #[test]
     fn a_job_left_running_was_interrupted() {
-        let folder = left_as(Status::Running);
-        let state = State::earlier(folder.path(), &job()).unwrap();
-        assert_eq!(state.status, Status::Interrupted);
+        let folder = left_as(JobStatus::Running);
+        let state = JobState::earlier(folder.path(), &job()).unwrap();
+        assert_eq!(state.status, JobStatus::Interrupted);
     }
 
     #[test]
     fn a_summary_says_finished_and_its_absence_unfinished() {
-        let folder = left_as(Status::Running);
+        let folder = left_as(JobStatus::Running);
         fs::write(folder.path().join(run_dir::SUMMARY), "{}").unwrap();
-        let status = |folder: &Path| State::earlier(folder, &job()).unwrap().status;
-        assert_eq!(status(folder.path()), Status::Finished);
-        let folder = left_as(Status::Finished);
-        assert_eq!(status(folder.path()), Status::Interrupted);
+        let status = |folder: &Path| JobState::earlier(folder, &job()).unwrap().status;
+        assert_eq!(status(folder.path()), JobStatus::Finished);
+        let folder = left_as(JobStatus::Finished);
+        assert_eq!(status(folder.path()), JobStatus::Interrupted);
     }
 
     #[test]
     fn the_state_of_another_config_is_none() {
-        let folder = left_as(Status::Finished);
-        let other = Job {
+        let folder = left_as(JobStatus::Finished);
+        let other = SweepJob {
             config: json!({"lr": 0.2}),
             ..job()
         };
-        assert!(State::earlier(folder.path(), &other).is_none());
+        assert!(JobState::earlier(folder.path(), &other).is_none());
     }
 
     #[test]
     fn the_end_of_a_process_tells_the_status() {
         let code = |code: i32| ExitStatus::from_raw(code << 8);
         let killed = ExitStatus::from_raw(9);
-        assert_eq!(Status::of(code(0), false), Status::Finished);
-        assert_eq!(Status::of(code(130), false), Status::Interrupted);
-        assert_eq!(Status::of(code(75), true), Status::Interrupted);
-        assert_eq!(Status::of(code(2), false), Status::Failed);
-        assert_eq!(Status::of(killed, false), Status::Failed);
-        assert_eq!(Status::of(killed, true), Status::Interrupted);
+        assert_eq!(JobStatus::of(code(0), false), JobStatus::Finished);
+        assert_eq!(JobStatus::of(code(130), false), JobStatus::Interrupted);
+        assert_eq!(JobStatus::of(code(75), true), JobStatus::Interrupted);
+        assert_eq!(JobStatus::of(code(2), false), JobStatus::Failed);
+        assert_eq!(JobStatus::of(killed, false), JobStatus::Failed);
+        assert_eq!(JobStatus::of(killed, true), JobStatus::Interrupted);
     }
 }

@@ -4,21 +4,21 @@ use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus};
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use tt_launch::child::Pool;
+use tt_run::quote::quoted;
+use tt_run::run_dir;
+use tt_run::{Resume, RunDir, RunDirError};
 use tt_train::StopFlag;
 
-use crate::quote::quoted;
-use crate::resume::Resume;
-use crate::run_dir::{self, RunDir, RunDirError};
 use crate::sweep::config::OnFailure;
 use crate::sweep::display::Display;
-use crate::sweep::job::{self, Job, State, Status};
-use crate::sweep::leash;
-use crate::sweep::plan::Plan;
+use crate::sweep::job::{self, JobState, JobStatus, SweepJob};
+use crate::sweep::plan::SweepPlan;
 
 /// What a job prints.
 const LOG: &str = "train.log";
@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What the processes of all jobs have in common.
 pub(crate) struct Launcher<'a> {
-    pub(crate) plan: &'a Plan,
+    pub(crate) plan: &'a SweepPlan,
     /// The sweep's folder, an absolute path.
     pub(crate) folder: &'a Path,
     pub(crate) program: PathBuf,
@@ -40,20 +40,13 @@ pub(crate) struct Launcher<'a> {
     pub(crate) stop: StopFlag,
 }
 
-struct Running<'a> {
-    job: &'a Job,
-    state: State,
-    /// Dropped with its pipe, which makes it stop: see [`leash`].
-    child: Child,
-}
-
 impl Launcher<'_> {
-    pub(crate) fn folder_of(&self, job: &Job) -> PathBuf {
+    pub(crate) fn folder_of(&self, job: &SweepJob) -> PathBuf {
         self.folder.join(&job.subdir)
     }
 
     /// Runs what is not finished; gives the state of every job, in their order.
-    pub(crate) fn run(&self, display: &mut Display) -> anyhow::Result<Vec<State>> {
+    pub(crate) fn run(&self, display: &mut Display) -> anyhow::Result<Vec<JobState>> {
         let jobs = &self.plan.jobs;
         let mut states = Vec::with_capacity(jobs.len());
         for job in jobs {
@@ -63,24 +56,23 @@ impl Launcher<'_> {
 
         let todo = jobs
             .iter()
-            .filter(|job| states[job.num].status != Status::Finished);
-        let mut waiting: VecDeque<&Job> = todo.collect();
-        let mut running: Vec<Running> = Vec::new();
+            .filter(|job| states[job.num].status != JobStatus::Finished);
+        let mut waiting: VecDeque<&SweepJob> = todo.collect();
+        let mut running: Pool<&SweepJob> = Pool::new(self.plan.n_jobs);
         let (mut is_stopping, mut has_failed) = (false, false);
         loop {
-            while !is_stopping && running.len() < self.plan.n_jobs {
+            while !is_stopping && running.has_room() {
                 let Some(job) = waiting.pop_front() else {
                     break;
                 };
-                match self.start(job, &states[job.num]) {
-                    Ok(started) => {
-                        states[job.num] = started.state.clone();
+                match self.start(job, &states[job.num], &mut running) {
+                    Ok(state) => {
+                        states[job.num] = state;
                         display.started(job, &self.folder_of(job));
-                        running.push(started);
                     }
                     Err(error) => {
                         let state = &mut states[job.num];
-                        state.status = Status::Failed;
+                        state.status = JobStatus::Failed;
                         state.exit_code = None;
                         has_failed = true;
                         display.ended(job, state, &format!("{error:#}"));
@@ -92,35 +84,29 @@ impl Launcher<'_> {
             }
             thread::sleep(PERIOD);
             display.refresh();
-            let mut still_running = Vec::new();
-            for mut one in running {
-                let Some(exit) = one.child.try_wait()? else {
-                    still_running.push(one);
-                    continue;
-                };
-                let state = self.ended(one.job, one.state, exit, is_stopping)?;
-                has_failed |= state.status == Status::Failed;
-                let log = one.job.subdir.join(LOG);
-                display.ended(one.job, &state, &format!("{exit}, see {}", log.display()));
-                states[one.job.num] = state;
+            for (job, exit) in running.take_ended()? {
+                let state = &mut states[job.num];
+                state.status = JobStatus::of(exit, is_stopping);
+                state.exit_code = exit.code();
+                state.write(&self.folder_of(job))?;
+                has_failed |= state.status == JobStatus::Failed;
+                let log = job.subdir.join(LOG);
+                display.ended(job, state, &format!("{exit}, see {}", log.display()));
             }
-            running = still_running;
             let stops = self.plan.config.on_failure == OnFailure::Stop;
             if !is_stopping && (self.stop.is_requested() || (stops && has_failed)) {
                 is_stopping = true;
-                running
-                    .iter_mut()
-                    .for_each(|one| drop(one.child.stdin.take()));
+                running.stop();
             }
         }
     }
 
     /// What an earlier sweep left of a job; that a job is pending is on disk before any job starts.
-    fn state_before(&self, job: &Job) -> anyhow::Result<State> {
+    fn state_before(&self, job: &SweepJob) -> anyhow::Result<JobState> {
         let folder = self.folder_of(job);
         if self.plan.resume != Resume::Never
-            && let Some(state) = State::earlier(&folder, job)
-            && (state.status == Status::Finished || self.can_go_on(&folder))
+            && let Some(state) = JobState::earlier(&folder, job)
+            && (state.status == JobStatus::Finished || self.can_go_on(&folder))
         {
             return Ok(state);
         }
@@ -128,7 +114,7 @@ impl Launcher<'_> {
         if run_dir.is_used() || job::is_used(&folder) {
             run_dir.set_aside()?;
         }
-        let state = State::pending(job);
+        let state = JobState::pending(job);
         state.write(&folder)?;
         Ok(state)
     }
@@ -138,7 +124,12 @@ impl Launcher<'_> {
         self.plan.resume == Resume::Auto || run_dir::checkpoints(folder).exists()
     }
 
-    fn start<'j>(&self, job: &'j Job, before: &State) -> anyhow::Result<Running<'j>> {
+    fn start<'j>(
+        &self,
+        job: &'j SweepJob,
+        before: &JobState,
+        running: &mut Pool<&'j SweepJob>,
+    ) -> anyhow::Result<JobState> {
         let folder = self.folder_of(job);
         drop(claim(&folder, &self.stop)?);
         let log = OpenOptions::new()
@@ -157,41 +148,22 @@ impl Launcher<'_> {
             .arg(format!("hydra.job.id={}", job.num))
             .stdout(log.try_clone()?)
             .stderr(log);
-        if before.status != Status::Pending {
+        if before.status != JobStatus::Pending {
             // The folder holds this very job: it goes on from there, wherever `resume` let it begin.
             command.arg("resume=auto");
         }
         if let Some(threads) = self.threads() {
             command.env("RAYON_NUM_THREADS", threads.to_string());
         }
-        #[cfg(unix)]
-        {
-            // Or a Ctrl-C would reach it twice, by way of the terminal and of the sweep.
-            std::os::unix::process::CommandExt::process_group(&mut command, 0);
-        }
-        leash::put_on(&mut command);
-        let state = State {
-            status: Status::Running,
+        let state = JobState {
+            status: JobStatus::Running,
             exit_code: None,
-            ..State::pending(job)
+            ..JobState::pending(job)
         };
         state.write(&folder)?;
-        let child = command
-            .spawn()
+        running
+            .start(job, &mut command)
             .with_context(|| format!("cannot start {}", self.program.display()))?;
-        Ok(Running { job, state, child })
-    }
-
-    fn ended(
-        &self,
-        job: &Job,
-        mut state: State,
-        exit: ExitStatus,
-        is_stopping: bool,
-    ) -> anyhow::Result<State> {
-        state.status = Status::of(exit, is_stopping);
-        state.exit_code = exit.code();
-        state.write(&self.folder_of(job))?;
         Ok(state)
     }
 

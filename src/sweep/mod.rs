@@ -18,11 +18,9 @@ pub(crate) mod config;
 mod display;
 mod job;
 mod launch;
-pub(crate) mod leash;
 mod plan;
-mod plot;
-pub(crate) mod progress;
-mod report;
+mod progress;
+mod results;
 
 use std::ffi::OsString;
 use std::fs;
@@ -30,20 +28,18 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use tt_config::Composer;
+use tt_launch::{EXIT_PREEMPTED, StopSignal, this_program};
 use tt_train::StopFlag;
 
-use crate::cli::Args;
+use crate::args::Args;
 use crate::failure::Failure;
 use crate::out;
 use crate::plugins::Plugins;
-use crate::signals::{EXIT_PREEMPTED, StopSignal};
 use crate::sweep::display::Display;
-use crate::sweep::job::{State, Status};
+use crate::sweep::job::{JobState, JobStatus};
 use crate::sweep::launch::Launcher;
-use crate::sweep::plan::Plan;
-use crate::sweep::report::Report;
-
-pub(crate) use crate::sweep::plan::program;
+use crate::sweep::plan::SweepPlan;
+use crate::sweep::results::SweepResults;
 
 /// Runs the sweep that the arguments describe, to its end or until a signal stops it.
 pub(crate) fn run(
@@ -51,10 +47,11 @@ pub(crate) fn run(
     args: &Args,
     plugins: &Plugins,
 ) -> Result<ExitCode, Failure> {
-    let plan = Plan::read(composer, &args.overrides, plugins)?;
-    let program = plan::program()?;
+    let plan = SweepPlan::read(composer, &args.overrides, plugins)?;
+    let program = this_program().map_err(Failure::run)?;
     let stop = StopFlag::default();
-    let signal = StopSignal::install(stop.clone()).map_err(Failure::run)?;
+    let on_signal = stop.clone();
+    let signal = StopSignal::install(move || on_signal.request()).map_err(Failure::run)?;
     let (folder, notes) = plan.open_folder()?;
     notes.iter().for_each(out::line);
     out::line(format!(
@@ -77,8 +74,8 @@ pub(crate) fn run(
     display.finish();
     let states = states.map_err(Failure::Run)?;
 
-    let report = Report::new(&plan.config, folder.path(), &plan.jobs, &states);
-    conclude(&report, folder.path()).map_err(Failure::Run)?;
+    let results = SweepResults::new(&plan.config, folder.path(), &plan.jobs, &states);
+    conclude(&results, folder.path()).map_err(Failure::Run)?;
     Ok(exit_code(
         &states,
         stop.is_requested().then(|| signal.exit_code()),
@@ -99,52 +96,62 @@ fn shared_arguments(args: &Args) -> Vec<OsString> {
     shared
 }
 
-fn conclude(report: &Report, folder: &std::path::Path) -> anyhow::Result<()> {
+fn conclude(results: &SweepResults, folder: &std::path::Path) -> anyhow::Result<()> {
     let write = |name: &str, content: String| {
         let path = folder.join(name);
         fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))
     };
-    write("sweep.csv", report.csv())?;
-    if let Some(svg) = plot::svg(report) {
+    write("sweep.csv", results.csv())?;
+    if let Some(svg) = results.svg() {
         write("sweep.svg", svg)?;
     }
-    out::text(format!("\n{}\n", report.table()));
-    let results = folder.join("sweep.csv");
-    match report.best() {
+    out::text(format!("\n{}\n", results.table()));
+    match results.best() {
         Some(best) => out::line(format!("best        job {}", best.num)),
-        None if report.rows.iter().any(|row| row.status == Status::Finished) => out::line(format!(
-            "warning: no finished job has a number `{}`; choose another with sweep.metric=...",
-            report.metric
-        )),
+        None if results
+            .rows
+            .iter()
+            .any(|row| row.status == JobStatus::Finished) =>
+        {
+            out::line(format!(
+                "warning: no finished job has a number `{}`; choose another with sweep.metric=...",
+                results.metric
+            ))
+        }
         None => {}
     }
-    out::line(format!("results     {}", results.display()));
+    out::line(format!(
+        "results     {}",
+        folder.join("sweep.csv").display()
+    ));
     let count = |status| {
-        report
+        results
             .rows
             .iter()
             .filter(|row| row.status == status)
             .count()
     };
-    let finished = count(Status::Finished);
-    if finished < report.rows.len() {
+    let finished = count(JobStatus::Finished);
+    if finished < results.rows.len() {
         out::line(format!(
             "continue    the same command: {} failed, {} not finished",
-            count(Status::Failed),
-            report.rows.len() - finished - count(Status::Failed)
+            count(JobStatus::Failed),
+            results.rows.len() - finished - count(JobStatus::Failed)
         ));
     }
     Ok(())
 }
 
 /// `signalled` is what a signal that stopped the sweep makes of it.
-fn exit_code(states: &[State], signalled: Option<u8>) -> ExitCode {
+fn exit_code(states: &[JobState], signalled: Option<u8>) -> ExitCode {
     let any = |status| states.iter().any(|state| state.status == status);
-    let all_finished = states.iter().all(|state| state.status == Status::Finished);
+    let all_finished = states
+        .iter()
+        .all(|state| state.status == JobStatus::Finished);
     match signalled {
         _ if all_finished => ExitCode::SUCCESS,
         Some(code) => code.into(),
-        None if any(Status::Failed) => ExitCode::FAILURE,
+        None if any(JobStatus::Failed) => ExitCode::FAILURE,
         None => EXIT_PREEMPTED.into(),
     }
 }

@@ -1,32 +1,31 @@
 //! From a command line to the jobs it stands for and the folder they work in.
 //!
 //! Every job is composed and type-checked here, so that a bad value is found before the first job starts. The folder
-//! is chosen as `resume` chooses a run's: see [`crate::resume`].
+//! is chosen as `resume` chooses a run's: see [`tt_run::decide()`].
 
 use std::collections::HashSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use anyhow::{Context, anyhow};
 use serde_json::{Value as Json, json};
 use tt_config::{Composer, Composition, Diagnostic, Diagnostics, Missing, Node, Value};
+use tt_run::{OutputDir, Resume, RunDir, RunDirError};
 
-use crate::commands::{Invocation, Options};
+use crate::args::Options;
 use crate::failure::Failure;
+use crate::invocation::Invocation;
 use crate::migration;
 use crate::plugins::Plugins;
-use crate::resume::{Resume, Wanted};
-use crate::run_dir::{RunDir, RunDirError};
 use crate::setup::Setup;
 use crate::sweep::config::SweepConfig;
-use crate::sweep::job::{Job, State, Status};
+use crate::sweep::job::{JobState, JobStatus, SweepJob};
 
 /// The file in a sweep's folder that lists its jobs.
 const JOBS: &str = "sweep.json";
 
 /// A sweep, ready to be started.
-pub(crate) struct Plan {
-    pub(crate) jobs: Vec<Job>,
+pub(crate) struct SweepPlan {
+    pub(crate) jobs: Vec<SweepJob>,
     pub(crate) config: SweepConfig,
     /// `hydra.launcher.n_jobs`: how many work at a time.
     pub(crate) n_jobs: usize,
@@ -37,7 +36,7 @@ pub(crate) struct Plan {
     folder: (String, String),
 }
 
-impl Plan {
+impl SweepPlan {
     pub(crate) fn read(
         composer: &Composer,
         overrides: &[String],
@@ -75,7 +74,7 @@ impl Plan {
                 continue;
             }
             let composition = invocation.composition;
-            jobs.push(Job {
+            jobs.push(SweepJob {
                 num,
                 overrides: job.overrides,
                 config: composition.resolve(Missing::Keep)?.to_json(),
@@ -107,15 +106,14 @@ impl Plan {
     /// Locks the folder to work in, with a note on why this one.
     pub(crate) fn open_folder(&self) -> Result<(RunDir, Vec<String>), Failure> {
         let (dir, pattern) = &self.folder;
-        let none = Json::Null;
-        let wanted = Wanted::new(dir, pattern, &none);
+        let output_dir = OutputDir::new(dir, pattern);
         let mut notes = Vec::new();
-        let opened = if wanted.is_given() {
-            RunDir::open(wanted.run_dir)
+        let opened = if output_dir.is_given() {
+            RunDir::open(output_dir.path)
         } else {
-            match self.unfinished(&wanted, &mut notes) {
+            match self.unfinished(&output_dir, &mut notes) {
                 Some(opened) => Ok(opened),
-                None => RunDir::create_new(wanted.run_dir),
+                None => RunDir::create_new(output_dir.path),
             }
         };
         let folder = opened.map_err(Failure::request)?;
@@ -124,11 +122,11 @@ impl Plan {
     }
 
     /// The newest unfinished sweep over the same jobs that nobody works at.
-    fn unfinished(&self, wanted: &Wanted, notes: &mut Vec<String>) -> Option<RunDir> {
+    fn unfinished(&self, output_dir: &OutputDir, notes: &mut Vec<String>) -> Option<RunDir> {
         if self.resume == Resume::Never {
             return None;
         }
-        let earlier = wanted.earlier_folders();
+        let earlier = output_dir.earlier_folders();
         for folder in earlier.iter().filter(|folder| self.goes_on_in(folder)) {
             match RunDir::open(folder) {
                 Ok(opened) => {
@@ -155,7 +153,7 @@ impl Plan {
         let states = self.jobs.iter().map(|job| {
             let folder = folder.join(&job.subdir);
             (
-                State::earlier(&folder, job),
+                JobState::earlier(&folder, job),
                 crate::sweep::job::is_used(&folder),
             )
         });
@@ -166,7 +164,7 @@ impl Plan {
             && states.iter().any(|(state, _)| {
                 state
                     .as_ref()
-                    .is_none_or(|state| state.status != Status::Finished)
+                    .is_none_or(|state| state.status != JobStatus::Finished)
             })
     }
 
@@ -205,7 +203,7 @@ fn n_jobs(composition: &Composition) -> Result<usize, Failure> {
     }
 }
 
-fn refuse_shared_folders(jobs: &[Job], composition: &Composition) -> Result<(), Diagnostics> {
+fn refuse_shared_folders(jobs: &[SweepJob], composition: &Composition) -> Result<(), Diagnostics> {
     let mut seen = HashSet::new();
     for job in jobs {
         if !seen.insert(&job.subdir) {
@@ -224,16 +222,4 @@ fn add_new(problems: &mut Diagnostics, found: Diagnostics) {
     for problem in found.iter().filter(|p| !known.contains(&p.to_string())) {
         problems.push(problem.clone());
     }
-}
-
-/// The program that a job is run with: the one that runs the sweep.
-pub(crate) fn program() -> Result<PathBuf, Failure> {
-    let program = std::env::current_exe().context("cannot find this program's own file");
-    program
-        .and_then(|path| {
-            path.exists()
-                .then_some(path)
-                .ok_or_else(|| anyhow!("it was moved"))
-        })
-        .map_err(Failure::Run)
 }

@@ -1,14 +1,9 @@
 //! How far a job has come, as the last row of its `metrics.jsonl` says.
 
-use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::time::Duration;
 
-use serde_json::Value;
-
-/// More than the last few rows take.
-const TAIL_BYTES: u64 = 16 * 1024;
+use tt_metrics::last_row_with;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Progress {
@@ -20,7 +15,7 @@ pub(crate) struct Progress {
 impl Progress {
     /// The last step on disk, if there is one.
     pub(crate) fn read(job_folder: &Path) -> Option<Self> {
-        last_row_with(job_folder, "loss").map(|row| Self {
+        last_row_with(&job_folder.join("metrics.jsonl"), "loss").map(|row| Self {
             step: row["step"].as_u64().unwrap_or_default(),
             loss: row["loss"].as_f64(),
             step_time_ms: row["step_time_ms"].as_f64().unwrap_or_default(),
@@ -33,24 +28,6 @@ impl Progress {
         let seconds = self.step_time_ms * steps as f64 / 1e3;
         Duration::try_from_secs_f64(seconds).unwrap_or_default()
     }
-}
-
-/// The last of the newest rows that has `key`.
-pub(crate) fn last_row_with(job_folder: &Path, key: &str) -> Option<Value> {
-    let tail = tail(&job_folder.join("metrics.jsonl")).ok()?;
-    // The first piece may be half a row, and the last one half written; neither reads as JSON.
-    let rows = tail.rsplit(|&byte| byte == b'\n');
-    rows.filter_map(|row| serde_json::from_slice::<Value>(row).ok())
-        .find(|row| row.get(key).is_some())
-}
-
-fn tail(path: &Path) -> io::Result<Vec<u8>> {
-    let mut file = File::open(path)?;
-    let start = file.metadata()?.len().saturating_sub(TAIL_BYTES);
-    file.seek(SeekFrom::Start(start))?;
-    let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes)?;
-    Ok(bytes)
 }
 
 #[cfg(test)]
@@ -80,13 +57,6 @@ mod tests {
             progress_of("{\"step\":1,\"loss\":null}\n").unwrap().loss,
             None
         );
-    }
-
-    #[test]
-    fn a_long_record_is_read_from_its_end() {
-        let row = |step| format!("{{\"step\":{step},\"loss\":1.0}}\n");
-        let rows: String = (1..=10_000).map(row).collect();
-        assert_eq!(progress_of(&rows).unwrap().step, 10_000);
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod completion;
 mod configs;
 mod diff;
 mod doctor;
+mod earlier_version;
 mod faults;
 mod generate;
 mod gguf;

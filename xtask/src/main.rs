@@ -1,8 +1,11 @@
 //! Project chores. `cargo xtask check` is what a change must pass; CI runs nothing else.
 
 mod check;
+mod layers;
 mod sdk;
+mod source;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use check::Extent;
@@ -17,6 +20,8 @@ chores:
                   crates/tensor or crates/cpu is called done
   sdk             install the vendor's emulator of Sophgo TPUs, for tests and device=tpu
   sdk --wheel F   the same from a package that is here already
+  layers          print which file of src/ uses which; fail on a circle, or on a crate that uses a
+                  higher layer
   docs            write what is generated: docs/configuration.md, docs/config.schema.json
   docs --check    fail if they are not what would be written";
 
@@ -27,6 +32,7 @@ fn main() -> ExitCode {
         ["check", "--full"] => with_emulator(Extent::Full),
         ["sdk"] => sdk::install(None),
         ["sdk", "--wheel", wheel] => sdk::install(Some(wheel.as_ref())),
+        ["layers"] => layers(),
         ["docs"] => check::docs(true),
         ["docs", "--check"] => check::docs(false),
         _ => {
@@ -41,6 +47,12 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn layers() -> anyhow::Result<()> {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    print!("{}", layers::check(own.parent().unwrap_or(own))?);
+    Ok(())
 }
 
 fn with_emulator(extent: Extent) -> anyhow::Result<()> {

@@ -1,14 +1,10 @@
 //! From a composed tree to typed configs.
 //!
 //! A [`Section`] is a part of a composition. [`Section::extract`] resolves it, checks it against
-//! the schema of the type (all problems at once), and lets figment fill the type: one provider for
-//! each file, argument and variable, so that figment's metadata names the true source.
+//! the schema of the type (all problems at once), and fills the type through figment's values, whose
+//! errors say at which path they are. The nodes themselves know their origins.
 
-use std::collections::BTreeMap;
-
-use figment::value::{Dict, Map as FigmentMap, Value as Figure};
-use figment::{Figment, Metadata, Profile, Provider};
-use indexmap::IndexMap;
+use figment::value::{Dict, Value as Figure};
 use schemars::{JsonSchema, Schema, schema_for};
 use serde::de::DeserializeOwned;
 use serde_json::Value as Json;
@@ -16,7 +12,7 @@ use serde_json::Value as Json;
 use crate::composition::Composition;
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::interpolation::resolve::Missing;
-use crate::origin::{Origin, Place};
+use crate::origin::Origin;
 use crate::schema;
 use crate::value::{Map, Node, Value};
 
@@ -139,26 +135,11 @@ fn extract_from<T: DeserializeOwned>(
     schema: &Schema,
     path: &str,
 ) -> Result<T, Diagnostics> {
-    const ROOT: &str = "value";
-    // A figment is a dictionary; the node becomes its one entry.
-    let mut sources: IndexMap<String, Source> = IndexMap::new();
-    let mut keys = vec![ROOT.to_string()];
-    spread(
-        node,
-        Some((schema.as_value(), schema.as_value())),
-        &mut keys,
-        &mut sources,
-    );
-    let figment = sources
-        .into_values()
-        .fold(Figment::new(), |figment, source| figment.merge(source));
-    figment.extract_inner(ROOT).map_err(|error| {
+    let value = figure(node, Some((schema.as_value(), schema.as_value())));
+    value.deserialize().map_err(|error| {
         let mut problems = Diagnostics::new();
         for one in error {
-            // figment puts the path of what was asked for behind the path inside it.
-            let inner = one.path.len().saturating_sub(1);
-            let keys: Vec<&str> = one.path[..inner].iter().map(String::as_str).collect();
-            let here = keys.join(".");
+            let here = one.path.join(".");
             let origin = node.get(&here).map_or(&node.origin, |node| &node.origin);
             let full = match (path, here.as_str()) {
                 (path, "") => path.to_string(),
@@ -170,90 +151,10 @@ fn extract_from<T: DeserializeOwned>(
     })
 }
 
-/// What one file, argument or variable contributes.
-struct Source {
-    metadata: Metadata,
-    data: Dict,
-}
-
-impl Provider for Source {
-    fn metadata(&self) -> Metadata {
-        self.metadata.clone()
-    }
-
-    fn data(&self) -> Result<FigmentMap<Profile, Dict>, figment::Error> {
-        Ok(BTreeMap::from([(Profile::Default, self.data.clone())]))
-    }
-}
-
-impl Source {
-    fn of(origin: &Origin) -> Self {
-        let metadata = match &origin.place {
-            Place::File(layer) => {
-                let path = std::path::Path::new(&layer.file.path);
-                Metadata::from(layer.file.path.clone(), path)
-            }
-            Place::Argument(text) => Metadata::from("command line", text.to_string()),
-            Place::Environment(name) => Metadata::from("environment variable", name.to_string()),
-            Place::Default => Metadata::named("default"),
-        };
-        Source {
-            metadata: metadata.interpolater(|_, keys| keys.get(1..).unwrap_or_default().join(".")),
-            data: Dict::new(),
-        }
-    }
-}
-
 /// A schema, and the root that its references start from.
 type InSchema<'s> = Option<(&'s Json, &'s Json)>;
 
-/// Hands every scalar, list and empty mapping to the source that wrote it.
-fn spread(
-    node: &Node,
-    schema: InSchema<'_>,
-    keys: &mut Vec<String>,
-    sources: &mut IndexMap<String, Source>,
-) {
-    if let Value::Map(map) = &node.value
-        && !map.is_empty()
-        && !is_ordered(schema)
-    {
-        for (key, child) in map {
-            keys.push(key.to_string());
-            spread(child, property(schema, key.as_str()), keys, sources);
-            keys.pop();
-        }
-        return;
-    }
-    let source = sources
-        .entry(place_name(&node.origin.place))
-        .or_insert_with(|| Source::of(&node.origin));
-    let Some((last, parents)) = keys.split_last() else {
-        return;
-    };
-    let mut data = &mut source.data;
-    for key in parents {
-        let entry = data
-            .entry(key.clone())
-            .or_insert_with(|| Figure::from(Dict::new()));
-        match entry {
-            Figure::Dict(_, inner) => data = inner,
-            // Cannot be: a path is a mapping or a leaf, not both.
-            _ => return,
-        }
-    }
-    data.insert(last.clone(), figure(node, schema));
-}
-
-fn place_name(place: &Place) -> String {
-    match place {
-        Place::File(layer) => format!("file {}", layer.file.path),
-        Place::Argument(text) => format!("argument {text}"),
-        Place::Environment(name) => format!("variable {name}"),
-        Place::Default => "default".to_string(),
-    }
-}
-
+/// The value as figment knows it.
 fn figure(node: &Node, schema: InSchema<'_>) -> Figure {
     match &node.value {
         Value::Null => Figure::from(figment::value::Empty::None),

@@ -17,7 +17,7 @@ use crate::value::Node;
 const MOST_JOBS: usize = 100_000;
 
 /// One job of a sweep.
-pub struct Job {
+pub struct ComposedJob {
     /// The task's overrides, each with one value.
     pub overrides: Vec<String>,
     pub composition: Composition,
@@ -26,7 +26,7 @@ pub struct Job {
 impl Composer {
     /// Expands a sweep and composes every job. Settings of Hydra (`hydra.run.dir=...`) hold for
     /// all jobs and cannot be swept.
-    pub fn sweep<S: AsRef<str>>(&self, arguments: &[S]) -> Result<Vec<Job>, Diagnostics> {
+    pub fn sweep<S: AsRef<str>>(&self, arguments: &[S]) -> Result<Vec<ComposedJob>, Diagnostics> {
         let overrides = parse_arguments(arguments)?;
         let shared = self.compose_shared(overrides.clone())?;
         let (hydra, task): (Vec<Override>, Vec<Override>) =
@@ -60,7 +60,7 @@ impl Composer {
                 .chain(overrides.iter().map(String::as_str))
                 .collect();
             match self.compose(&arguments) {
-                Ok(composition) => jobs.push(Job {
+                Ok(composition) => jobs.push(ComposedJob {
                     overrides,
                     composition,
                 }),

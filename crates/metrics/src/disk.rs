@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use serde::Serialize;
+use serde::{Serialize, de::DeserializeOwned};
 
 use crate::error::{Error, Result};
 
@@ -48,6 +48,20 @@ fn sync_parent(path: &Path) -> Result<()> {
     }
     let _ = path;
     Ok(())
+}
+
+/// Replaces `path` by a file of these bytes.
+pub fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
+    replace(path, |file| file.write_all(bytes))
+}
+
+/// Reads a file of JSON.
+pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T> {
+    let read = || Ok(serde_json::from_slice(&fs::read(path)?)?);
+    read().map_err(|source| Error::Read {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 /// Writes `value` as indented JSON, atomically.

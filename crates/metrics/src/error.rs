@@ -14,6 +14,10 @@ pub enum Error {
         source: io::Error,
     },
 
+    /// The file cannot be read, or is not what it should be.
+    #[error("{}", path.display())]
+    Read { path: PathBuf, source: io::Error },
+
     /// Written, it would make two fields of one name in a row.
     #[error("the scalar `{0}` has the name of a field that every row has")]
     ReservedKey(String),

@@ -31,13 +31,14 @@ mod jsonl;
 mod record;
 mod sink;
 mod summary;
+mod tail;
 mod text;
 
 use tt_config::{Entry, Table};
 
 pub use config::{LoggingConfig, Progress, SinkConfig};
 pub use console::{Console, ConsoleConfig};
-pub use disk::write_json;
+pub use disk::{read_json, write_file, write_json};
 pub use environment::{
     available_memory_bytes, cpu_features, environment, memory_bytes, peak_rss_bytes,
 };
@@ -46,6 +47,7 @@ pub use jsonl::{Jsonl, Truncation};
 pub use record::{Record, Scalar, Scalars, StepRecord, TIME_KEYS, ValRecord};
 pub use sink::{BuildSink, End, Metrics, RunInfo, Sink, SinkError, SinkResult};
 pub use summary::Summary;
+pub use tail::last_row_with;
 
 /// What `logging.sinks.NAME.type` may name.
 pub const TABLE: Table<BuildSink> = Table::new(

@@ -93,7 +93,9 @@ impl TrainJob {
             resume,
             stop,
         } = self;
-        check(&config, &data, &*model)?;
+        config.check()?;
+        check_length(data.sequence_length(), &*model)?;
+        check_vocabulary(data.tokenizer().vocab_size(), &*model)?;
         let mut training = Training::new(model, params, optimizers, Seed::new(seed), device);
         training.clipping = config.clipping();
         training.metrics_interval = config.optimizer_metrics.then_some(config.log_interval);
@@ -157,19 +159,25 @@ impl Prepared {
     }
 }
 
-/// What of a configuration cannot be trained, by its key.
-fn check(config: &TrainerConfig, data: &Pipeline, model: &dyn Model) -> Result<()> {
-    config.check()?;
-    let fail = |key, why| Err(Error::Config { key, why });
-    let (length, max) = (data.sequence_length(), model.max_positions());
-    if length > max {
-        let why = format!("{length} is more than the model's max_position_embeddings {max}");
-        return fail("data.sequence_length", why);
+/// Refuses rows of more tokens than the model has positions.
+pub fn check_length(sequence_length: usize, model: &dyn Model) -> Result<()> {
+    let longest = model.max_positions();
+    if sequence_length <= longest {
+        return Ok(());
     }
-    let (needed, vocab) = (data.tokenizer().vocab_size(), model.vocab_size());
-    if vocab < needed {
-        let why = format!("{vocab} is less than the tokenizer's {needed} tokens");
-        return fail("model.vocab_size", why);
+    let why =
+        format!("{sequence_length} is more than the model's max_position_embeddings {longest}");
+    let key = "data.sequence_length";
+    Err(Error::Config { key, why })
+}
+
+/// Refuses more tokens than the model has embeddings.
+pub fn check_vocabulary(num_tokens: usize, model: &dyn Model) -> Result<()> {
+    let vocab_size = model.vocab_size();
+    if num_tokens <= vocab_size {
+        return Ok(());
     }
-    Ok(())
+    let why = format!("{vocab_size} is less than the {num_tokens} tokens of the tokenizer");
+    let key = "model.vocab_size";
+    Err(Error::Config { key, why })
 }

@@ -62,7 +62,7 @@ pub use device_batch::DeviceBatch;
 pub use error::{Error, Result};
 pub use finding::{Finding, Place, Values};
 pub use guard::{BadStepAction, BadStepsConfig, Cause, GuardState, StepGuard, Verdict};
-pub use job::{Ending, Outcome, Prepared, TrainJob};
+pub use job::{Ending, Outcome, Prepared, TrainJob, check_length, check_vocabulary};
 pub use loss_scale::LossScaleConfig;
 pub use reduce::{Local, Reduce};
 pub use rehearsal::{Footprint, ParameterCount, Rehearsal};

@@ -9,6 +9,8 @@ use crate::base::Base;
 use crate::error::{Error, Result};
 use crate::guard::GuardState;
 
+const STATE: &str = "trainer_state/state.json";
+
 /// Written by training, and read by whoever asks what a checkpoint is of.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrainState {
@@ -42,11 +44,16 @@ impl TrainState {
         serde_json::from_value(checkpoint.state()?)
             .map_err(|error| Error::State(format!("{}: {error}", checkpoint.dir().display())))
     }
-}
 
-/// The base of the adapter that `checkpoint` holds; `None` if it holds a whole model.
-pub fn base_of(checkpoint: &Checkpoint) -> Result<Option<Base>> {
-    Ok(TrainState::read(checkpoint)?.base)
+    /// What the folder of a model says of the run that made it; `None` if no run of this program did.
+    pub fn read_in(folder: &Path) -> Result<Option<Self>> {
+        let path = folder.join(STATE);
+        if !path.exists() {
+            return Ok(None);
+        }
+        let state = tt_metrics::read_json(&path)?;
+        Ok(Some(state))
+    }
 }
 
 /// JSON has no NaN: a loss that is not finite was written as null.

@@ -3,38 +3,25 @@
 //! Each variant is the configuration of the command line with further overrides. Both make one step of the run, on the
 //! same batch and from the same weights ([`tt_train::compare`]). Nothing is written but what `--markdown` names.
 
-mod grid;
-mod report;
+mod comparison_json;
+mod comparison_report;
 mod variant;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, anyhow};
 use tt_tensor::Device;
 use tt_train::compare::{self, Recording};
 
-use crate::commands::Invocation;
 use crate::failure::Failure;
-use crate::job;
+use crate::invocation::Invocation;
 use crate::out;
+use crate::setup::job;
 use crate::supervise;
-use report::Report;
+use comparison_report::ComparisonReport;
 use variant::Variant;
 
 pub(crate) use variant::split;
-
-/// What the command line may say of the variants.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct DiffOptions {
-    /// Overrides of the first variant and of the second.
-    pub(crate) a: Vec<String>,
-    pub(crate) b: Option<Vec<String>>,
-    /// Relative L2 difference within which tensors agree; `None`: by the variants' precisions.
-    pub(crate) tolerance: Option<f64>,
-    /// Where to write the report as Markdown.
-    pub(crate) markdown: Option<PathBuf>,
-}
 
 /// The variants compute something else.
 const DIVERGED: u8 = 1;
@@ -49,7 +36,7 @@ pub(crate) fn run(invocation: Invocation) -> Result<ExitCode, Failure> {
     let a = Variant::read('A', &invocation, &options.a)?;
     let b = Variant::read('B', &invocation, of_b)?;
     // A variant may be for a device that is worked on in another process, as the whole of it then is.
-    let supervised = [&a, &b].map(|it| supervise::wanted(&it.composition));
+    let supervised = [&a, &b].map(|it| supervise::device_of_worker(&it.composition));
     if let Some(device) = supervised.into_iter().flatten().next() {
         return supervise::run(&device, &invocation.arguments);
     }
@@ -80,7 +67,7 @@ pub(crate) fn run(invocation: Invocation) -> Result<ExitCode, Failure> {
 
     let recording = Recording::of(a.prepare(data_a)?, &batch).map_err(job::classify)?;
     let comparison = recording.compare(b.prepare(data_b)?, options.tolerance);
-    let report = Report {
+    let report = ComparisonReport {
         variants: shown,
         rows: batch.rows,
         sequence_length: batch.seq_len,
@@ -88,17 +75,19 @@ pub(crate) fn run(invocation: Invocation) -> Result<ExitCode, Failure> {
         tpu: tpu.map(|tpu| tpu.stats()),
     };
     // First to the terminal: a file that cannot be written shall not take the result with it.
-    out::text(match invocation.options.json {
-        true => report.json(),
-        false => report.table(),
+    out::text(if invocation.options.json {
+        report.json()
+    } else {
+        report.table()
     });
     if let Some(path) = &options.markdown {
         std::fs::write(path, report.markdown())
             .with_context(|| format!("--markdown: cannot write {}", path.display()))
             .map_err(Failure::run)?;
     }
-    Ok(match report.comparison.agrees() {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::from(DIVERGED),
+    Ok(if report.comparison.agrees() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(DIVERGED)
     })
 }

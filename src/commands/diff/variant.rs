@@ -5,11 +5,11 @@ use tt_config::{Composition, Diagnostics};
 use tt_nn::ParamSpec;
 use tt_train::{Prepared, StopFlag};
 
-use super::report::Shown;
-use crate::commands::Invocation;
+use super::comparison_report::Shown;
 use crate::failure::Failure;
-use crate::job;
+use crate::invocation::Invocation;
 use crate::setup::Setup;
+use crate::setup::job;
 
 pub(super) struct Variant {
     name: char,

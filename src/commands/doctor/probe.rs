@@ -12,10 +12,11 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use tt_tensor::{Device, TpuDevice, TpuOptions};
 
-use super::PROBE;
 use super::kernels::{GROUPS, Group};
 use crate::failure::Failure;
 
+/// What asks for it: `doctor probe FILE`.
+pub(super) const OPERAND: &str = "probe";
 /// The group of opening the device.
 const DEVICE: &str = "device";
 
@@ -68,7 +69,7 @@ fn try_run() -> std::io::Result<Vec<Outcome>> {
     let log = folder.path().join("device.log");
     let noise = File::create(&log)?;
     let mut command = Command::new(std::env::current_exe()?);
-    command.args(["doctor", PROBE]).arg(&file);
+    command.args(["doctor", OPERAND]).arg(&file);
     command.env(tt_tpu::EMULATOR_FOLDER, folder.path());
     command
         .stdin(Stdio::null())

@@ -2,11 +2,11 @@
 
 use std::process::{Command, Stdio};
 
-use super::{Report, State};
+use super::findings::{Findings, State};
 
 const TOOLS: &str = "tools";
 
-pub(super) fn rows(report: &mut Report) {
+pub(super) fn rows(findings: &mut Findings) {
     for (name, program, args) in [
         ("MPI", "mpirun", ["--version"].as_slice()),
         ("Slurm", "srun", &["--version"]),
@@ -16,7 +16,7 @@ pub(super) fn rows(report: &mut Report) {
             Some(line) => (State::Ok, line),
             None => (State::Missing, format!("{program} not found")),
         };
-        report.row(TOOLS, name, state, text);
+        findings.row(TOOLS, name, state, text);
     }
     for package in ["torch", "transformers"] {
         // From the packages' records: importing torch takes seconds.
@@ -25,7 +25,7 @@ pub(super) fn rows(report: &mut Report) {
             Some(line) => (State::Ok, line),
             None => (State::Missing, "not installed for python3".to_owned()),
         };
-        report.row(TOOLS, package, state, text);
+        findings.row(TOOLS, package, state, text);
     }
 }
 

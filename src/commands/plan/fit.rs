@@ -1,10 +1,10 @@
 //! Whether a run fits a given memory, and if not, which settings nearest to its own would.
 //!
-//! Found by planning them. What changes no number of the run comes first (remat, smaller micro-batches), then what
+//! Found by estimating them. What changes no number of the run comes first (remat, smaller micro-batches), then what
 //! changes rounding, then what trains something else; and as few changes as possible.
 
-use super::Plan;
-use crate::commands::Invocation;
+use super::estimate::Estimate;
+use crate::invocation::Invocation;
 
 /// The answer.
 pub(super) struct Fit {
@@ -35,10 +35,11 @@ const SAVINGS: &[&[&str]] = &[
     &["model/adapter=lora", "model.adapter.base_dtype=bf16"],
 ];
 
-pub(super) fn check(invocation: &Invocation, plan: &Plan, memory_bytes: u64) -> Fit {
-    let outcome = match plan.peak_bytes() <= memory_bytes {
-        true => Outcome::Fits,
-        false => search(invocation, plan, memory_bytes),
+pub(super) fn check(invocation: &Invocation, estimate: &Estimate, memory_bytes: u64) -> Fit {
+    let outcome = if estimate.peak_bytes() <= memory_bytes {
+        Outcome::Fits
+    } else {
+        search(invocation, estimate, memory_bytes)
     };
     Fit {
         memory_bytes,
@@ -46,10 +47,10 @@ pub(super) fn check(invocation: &Invocation, plan: &Plan, memory_bytes: u64) -> 
     }
 }
 
-fn search(invocation: &Invocation, plan: &Plan, memory_bytes: u64) -> Outcome {
+fn search(invocation: &Invocation, estimate: &Estimate, memory_bytes: u64) -> Outcome {
     let owned = |saving: &[&str]| -> Vec<String> { saving.iter().map(|&it| it.into()).collect() };
     let saves = |saving: &Vec<String>| {
-        peak_with(invocation, saving).is_some_and(|peak| peak < plan.peak_bytes())
+        peak_with(invocation, saving).is_some_and(|peak| peak < estimate.peak_bytes())
     };
     let known: Vec<Vec<String>> = SAVINGS
         .iter()
@@ -64,9 +65,9 @@ fn search(invocation: &Invocation, plan: &Plan, memory_bytes: u64) -> Outcome {
             .enumerate()
             .filter(|(i, _)| chosen >> i & 1 == 1);
         let chosen: Vec<String> = chosen.flat_map(|(_, saving)| saving.clone()).collect();
-        for rows in micro_batch_sizes(plan) {
+        for rows in micro_batch_sizes(estimate) {
             let mut overrides = chosen.clone();
-            if rows != plan.trainer.micro_batch_size {
+            if rows != estimate.trainer.micro_batch_size {
                 overrides.push(format!("trainer.micro_batch_size={rows}"));
             }
             if overrides.is_empty() {
@@ -94,9 +95,9 @@ fn search(invocation: &Invocation, plan: &Plan, memory_bytes: u64) -> Outcome {
 }
 
 /// The run's own, then smaller ones that divide the same global batch, each at most half of the one before.
-fn micro_batch_sizes(plan: &Plan) -> Vec<usize> {
-    let global = plan.trainer.global_batch_size;
-    let mut sizes = vec![plan.trainer.micro_batch_size];
+fn micro_batch_sizes(estimate: &Estimate) -> Vec<usize> {
+    let global = estimate.trainer.global_batch_size;
+    let mut sizes = vec![estimate.trainer.micro_batch_size];
     while let Some(smaller) = sizes.last().and_then(|last| {
         (1..=last / 2)
             .rev()
@@ -109,6 +110,6 @@ fn micro_batch_sizes(plan: &Plan) -> Vec<usize> {
 
 /// `None` if the run cannot be made so.
 fn peak_with(invocation: &Invocation, overrides: &[String]) -> Option<u64> {
-    let plan = Plan::of(&invocation.with(overrides).ok()?).ok()?;
-    Some(plan.peak_bytes())
+    let estimate = Estimate::of(&invocation.with(overrides).ok()?).ok()?;
+    Some(estimate.peak_bytes())
 }

@@ -1,0 +1,21 @@
+//! What is shown of results: tables as text, Markdown and CSV, numbers as people read them, plots as SVG.
+//!
+//! ```
+//! use tt_report::{Column, Table};
+//!
+//! let mut table = Table::new([Column::left(), Column::right()]);
+//! table.row(["job", "loss"]);
+//! table.row(["12", "2.5"]);
+//! assert_eq!(table.to_string(), "job  loss\n12    2.5\n");
+//! assert_eq!(table.markdown(), "| job | loss |\n| --- | ---: |\n| 12 | 2.5 |");
+//! ```
+
+mod axis;
+mod csv;
+pub mod number;
+mod scatter;
+mod table;
+
+pub use csv::csv_line;
+pub use scatter::{Point, Scatter};
+pub use table::{Column, Table};

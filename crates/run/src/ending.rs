@@ -1,0 +1,241 @@
+//! How a run ended: `summary.json` and the last lines on screen.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use tt_collators::Baselines;
+use tt_metrics::{Scalars, Summary};
+use tt_train::{BadStep, Cause, Finding, Outcome, Place};
+
+use crate::program;
+use crate::quote;
+use crate::run_dir::{RunDir, SUMMARY};
+
+/// The flag that begins a recorded run anew.
+pub const RERUN_FLAG: &str = "--experimental-rerun";
+
+/// Writes the summary, unless the run was stopped, and gives what the user wants to know.
+pub fn conclude(
+    outcome: &Outcome,
+    baselines: &Baselines,
+    run_dir: &RunDir,
+    arguments: &[String],
+) -> tt_metrics::Result<String> {
+    if let Some(loss) = outcome.final_val_loss {
+        let summary = Summary {
+            final_val_loss: Some(loss),
+            unigram_nats: Some(baselines.unigram_nats),
+            checkpoint: Some(outcome.checkpoint.clone()),
+            tokens_per_second: speed(outcome),
+            peak_rss_bytes: tt_metrics::peak_rss_bytes(),
+            scalars: Scalars::from([("bigram_nats".to_owned(), baselines.bigram_nats.into())]),
+        };
+        summary.write(&run_dir.path().join(SUMMARY))?;
+    }
+    Ok(report(outcome, baselines, run_dir, arguments))
+}
+
+fn report(
+    outcome: &Outcome,
+    baselines: &Baselines,
+    run_dir: &RunDir,
+    arguments: &[String],
+) -> String {
+    let mut text = String::new();
+    let mut row = |name: &str, value: String| {
+        writeln!(text, "{name:<12}{value}").expect("into a string");
+    };
+    for continuation in &outcome.continuations {
+        row("sample", format!("{continuation}\n"));
+    }
+    match outcome.final_val_loss {
+        Some(loss) => row("loss", loss_against(f64::from(loss), baselines)),
+        None => row("stopped", format!("after step {}", outcome.step)),
+    }
+    if let Some(tokens_per_second) = speed(outcome) {
+        row("speed", format!("{tokens_per_second:.0} tokens/s"));
+    }
+    // Stopped before its first step, a run has none.
+    if !outcome.checkpoint.as_os_str().is_empty() {
+        row("checkpoint", outcome.checkpoint.display().to_string());
+    }
+    let command = match outcome.final_val_loss {
+        Some(_) => extended(arguments, run_dir, 2 * outcome.step),
+        None => command_line(&continuing(arguments, run_dir.path())),
+    };
+    row("continue", command);
+    text
+}
+
+/// Tokens per second; `None` if there was no step left to make.
+fn speed(outcome: &Outcome) -> Option<f64> {
+    let speed = outcome.tokens_per_second;
+    (speed > 0.0).then_some(speed)
+}
+
+fn loss_against(loss: f64, baselines: &Baselines) -> String {
+    let against = |name: &str, nats: f64| {
+        let percent = 100.0 * (1.0 - loss / nats);
+        let side = if percent < 0.0 { "over" } else { "under" };
+        format!("{:.0} % {side} {name} {nats:.4}", percent.abs())
+    };
+    format!(
+        "{loss:.4} nats/token on validation: {}, {}",
+        against("unigram", baselines.unigram_nats),
+        against("bigram", baselines.bigram_nats)
+    )
+}
+
+/// The arguments that go on with the unfinished run in `folder`, as short as can be.
+pub fn continuing(arguments: &[String], folder: &Path) -> Vec<String> {
+    // `resume=auto` finds the run, as any other value would not; but a rerun begins anew if it is not told.
+    let is_rerun = |argument: &String| argument.starts_with(RERUN_FLAG);
+    if arguments.iter().any(is_rerun) {
+        resuming(arguments, folder)
+    } else {
+        without(arguments, &["resume="])
+    }
+}
+
+/// The arguments that go on with the run in `folder` and no other.
+pub fn resuming(arguments: &[String], folder: &Path) -> Vec<String> {
+    let mut arguments = without(arguments, &["resume="]);
+    arguments.push(format!("resume={}", quote::value(folder)));
+    arguments
+}
+
+/// The command that goes on with this finished run up to `max_steps`.
+fn extended(arguments: &[String], run_dir: &RunDir, max_steps: u64) -> String {
+    let arguments = without(arguments, &["trainer.max_steps="]);
+    let mut arguments = resuming(&arguments, run_dir.path());
+    arguments.push(format!("trainer.max_steps={max_steps}"));
+    command_line(&arguments)
+}
+
+/// What to do about a run that a step has ended.
+pub fn advice(bad: &BadStep, run_dir: &RunDir, arguments: &[String]) -> String {
+    let is_weight = |finding: &Finding| finding.place == Place::Weight;
+    if bad.finding.as_ref().is_some_and(is_weight) {
+        return "no batch is to blame: begin with weights that are finite".to_owned();
+    }
+    if bad.skipped_before > 0 {
+        return "too many in a row for the data to be to blame: go on from an earlier checkpoint with resume=CHECKPOINT, \
+                at a lower lr or trainer.max_grad_norm"
+            .to_owned();
+    }
+    let key = match bad.cause {
+        Cause::Spike(_) => "trainer.spike_guard.action",
+        _ => "trainer.bad_steps.action",
+    };
+    let mut command = without(arguments, &["resume=", &format!("{key}=")]);
+    // Before the first step there is nothing to resume.
+    if bad.step > 1 {
+        command.push(format!("resume={}", quote::value(run_dir.path())));
+    }
+    command.push(format!("{key}=skip"));
+    format!(
+        "if it is the batch, this goes on without it; otherwise lower lr or trainer.max_grad_norm:\n  {}",
+        command_line(&command)
+    )
+}
+
+fn without(arguments: &[String], keys: &[&str]) -> Vec<String> {
+    let is_kept = |argument: &&String| !keys.iter().any(|key| argument.starts_with(key));
+    arguments.iter().filter(is_kept).cloned().collect()
+}
+
+/// The command line, quoted for a shell.
+pub fn command_line(arguments: &[String]) -> String {
+    let quoted = arguments.iter().map(|argument| quote::shell(argument));
+    let words: Vec<_> = std::iter::once(program::running().name.to_owned())
+        .chain(quoted)
+        .collect();
+    words.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use tt_train::Ending;
+
+    use super::*;
+
+    fn strings(arguments: &[&str]) -> Vec<String> {
+        arguments.iter().map(|&argument| argument.into()).collect()
+    }
+
+    fn report_of(final_val_loss: Option<f32>) -> String {
+        let arguments = strings(&["+model=qwen2", "trainer.max_steps=10", "resume=none"]);
+        report_on(final_val_loss, &arguments)
+    }
+
+    fn report_on(final_val_loss: Option<f32>, arguments: &[String]) -> String {
+        let root = tempfile::tempdir().unwrap();
+        let run_dir = RunDir::open(&root.path().join("run")).unwrap();
+        let outcome = Outcome {
+            ending: match final_val_loss {
+                Some(_) => Ending::Finished,
+                None => Ending::Stopped,
+            },
+            step: 10,
+            final_val_loss,
+            checkpoint: PathBuf::from("run/checkpoints/step-00000010"),
+            tokens_per_second: 1234.5,
+            continuations: Vec::new(),
+        };
+        let baselines = Baselines {
+            unigram_nats: 5.0,
+            bigram_nats: 2.0,
+        };
+        let report = report(&outcome, &baselines, &run_dir, arguments);
+        report.replace(&root.path().display().to_string(), "")
+    }
+
+    #[test]
+    fn a_finished_run_tells_loss_speed_checkpoint_and_how_to_continue() {
+        assert_eq!(
+            report_of(Some(2.5)),
+            "\
+loss        2.5000 nats/token on validation: 50 % under unigram 5.0000, 25 % over bigram 2.0000
+speed       1234 tokens/s
+checkpoint  run/checkpoints/step-00000010
+continue    tpu-train +model=qwen2 resume=/run trainer.max_steps=20
+"
+        );
+    }
+
+    #[test]
+    fn a_stopped_run_is_continued_by_the_same_command() {
+        assert_eq!(
+            report_of(None),
+            "\
+stopped     after step 10
+speed       1234 tokens/s
+checkpoint  run/checkpoints/step-00000010
+continue    tpu-train +model=qwen2 trainer.max_steps=10
+"
+        );
+    }
+
+    #[test]
+    fn a_stopped_rerun_is_continued_in_its_own_folder() {
+        let report = report_on(None, &strings(&["--experimental-rerun", "first"]));
+        let command = "continue    tpu-train --experimental-rerun first resume=/run\n";
+        assert!(report.ends_with(command), "{report}");
+    }
+
+    #[test]
+    fn arguments_are_quoted_for_a_shell() {
+        assert_eq!(
+            command_line(&strings(&[
+                "data.path=a b/*.txt",
+                "lr=5e-5",
+                "~x",
+                "name='a'",
+                ""
+            ])),
+            r"tpu-train 'data.path=a b/*.txt' lr=5e-5 '~x' 'name='\''a'\''' ''"
+        );
+    }
+}

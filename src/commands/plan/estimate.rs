@@ -1,0 +1,99 @@
+//! What a run takes.
+//!
+//! The run is rehearsed on a device without memory ([`tt_train::Rehearsal`]), so everything that shapes it is in the
+//! figures. The data set is not opened: rows count as full, of `data.sequence_length` tokens.
+
+use tt_config::Composition;
+use tt_nn::ParamTree;
+use tt_tensor::{Device, MetaDevice, Seed};
+use tt_train::{Footprint, Rehearsal, TrainerConfig};
+
+use crate::failure::Failure;
+use crate::invocation::Invocation;
+use crate::setup::Setup;
+
+/// What a process holds besides tensors: the program, its threads, a tokenizer, prefetched batches. Measured on runs of
+/// a model of 0.1 M parameters with the embedded stories; data that is held in memory comes on top.
+pub(super) const PROCESS_BYTES: u64 = 24 << 20;
+
+/// A run and what it takes.
+pub(super) struct Estimate {
+    pub(super) model: String,
+    pub(super) trainer: TrainerConfig,
+    pub(super) sequence_length: usize,
+    pub(super) footprint: Footprint,
+    /// Activations of the same run without remat, if it has any.
+    pub(super) activations_without_remat: Option<u64>,
+}
+
+impl Estimate {
+    pub(super) fn of(invocation: &Invocation) -> Result<Self, Failure> {
+        let composition = &invocation.composition;
+        let setup = Setup::read(invocation)?;
+        setup.check(composition)?;
+        let remats = setup.recompute.is_some();
+        let model = composition.section("model").section("type").text()?;
+        let trainer = setup.trainer_config.clone();
+        let sequence_length = setup.config.data.sequence_length;
+        let footprint = rehearse(setup, composition, true)?;
+        let activations_without_remat = if remats {
+            let without = rehearse(Setup::read(invocation)?, composition, false)?;
+            Some(without.activations)
+        } else {
+            None
+        };
+        Ok(Self {
+            model,
+            trainer,
+            sequence_length,
+            footprint,
+            activations_without_remat,
+        })
+    }
+
+    pub(super) fn peak_bytes(&self) -> u64 {
+        self.footprint.peak + PROCESS_BYTES
+    }
+}
+
+fn rehearse(
+    setup: Setup,
+    composition: &Composition,
+    with_remat: bool,
+) -> Result<Footprint, Failure> {
+    let batch = setup.batch_spec().map_err(Failure::request)?;
+    let Setup {
+        config,
+        model,
+        recompute,
+        adapter,
+        trainer,
+        trainer_config,
+        optimizers,
+        ..
+    } = setup;
+    let meta = MetaDevice::new();
+    // Weights to start from would have the same shapes, so there is no need to read them.
+    let device = Device::Meta(meta);
+    let params = match &adapter {
+        Some(adapter) => adapter.on_new_weights(&*model, device),
+        None => ParamTree::init(&model.params(), Seed::new(0), device).map_err(Into::into),
+    };
+    let params = params.map_err(Failure::run)?;
+    // The length changes rates alone, and may only be known with the data.
+    let run_length = Some(trainer_config.max_steps.unwrap_or(u64::MAX));
+    let optimizers = optimizers.build(&params, run_length, composition)?;
+    let rehearsal = Rehearsal {
+        device: meta,
+        model,
+        params,
+        trainer,
+        optimizers,
+        config: trainer_config,
+        recompute: recompute.filter(|_| with_remat),
+        precision: config.precision.into(),
+        sequence_length: config.data.sequence_length,
+        batch,
+    };
+    rehearsal.run().map_err(Failure::run)
+}

@@ -1,0 +1,107 @@
+//! The table of subcommands.
+
+use std::process::ExitCode;
+
+use super::{diff, doctor, export, generate, inspect, plan, train};
+use crate::args::Options;
+use crate::failure::Failure;
+use crate::invocation::Invocation;
+
+/// A subcommand.
+pub(crate) struct Command {
+    pub(crate) name: &'static str,
+    pub(crate) about: &'static str,
+    pub(crate) work: Work,
+}
+
+impl Command {
+    /// Takes operands instead of overrides.
+    pub(crate) fn is_plain(&self) -> bool {
+        matches!(self.work, Work::Plain(_))
+    }
+}
+
+/// How a subcommand works.
+#[derive(Clone, Copy)]
+pub(crate) enum Work {
+    /// On a configuration whose root config is `config_name`, unless `--config-name` says otherwise.
+    Composed {
+        config_name: &'static str,
+        /// Whether it computes on `device`, and so in a worker if that is a TPU: see `supervise`.
+        on_device: bool,
+        run: fn(Invocation) -> Result<ExitCode, Failure>,
+    },
+    /// On its arguments as they are.
+    Plain(fn(&[String], &Options) -> Result<ExitCode, Failure>),
+}
+
+/// The root config of a run.
+pub(crate) const ROOT_CONFIG: &str = "default";
+
+/// What runs when no command is named.
+pub(crate) const TRAIN: Command = Command {
+    name: "train",
+    about: "Train a model; what is done when no command is named",
+    work: Work::Composed {
+        config_name: ROOT_CONFIG,
+        on_device: true,
+        run: train::run,
+    },
+};
+
+/// What says before a run what it will take.
+pub(crate) const PLAN: Command = Command {
+    name: "plan",
+    about: "Say what a run will take: memory, FLOPs, checkpoints",
+    work: Work::Composed {
+        config_name: ROOT_CONFIG,
+        on_device: false,
+        run: plan::run,
+    },
+};
+
+/// What compares two variants of a run.
+pub(crate) const DIFF: Command = Command {
+    name: "diff",
+    about: "Compare two variants of a run, --a and --b, tensor by tensor",
+    work: Work::Composed {
+        config_name: ROOT_CONFIG,
+        on_device: true,
+        run: diff::run,
+    },
+};
+
+const GENERATE: Command = Command {
+    name: "generate",
+    about: "Continue a prompt: checkpoint=DIR prompt=TEXT",
+    work: Work::Composed {
+        config_name: "generate",
+        on_device: true,
+        run: generate::run,
+    },
+};
+
+const EXPORT: Command = Command {
+    name: "export",
+    about: "Write a model for other programs: checkpoint=DIR out=DIR [--merge]",
+    work: Work::Composed {
+        config_name: "export",
+        on_device: true,
+        run: export::run,
+    },
+};
+
+const INSPECT: Command = Command {
+    name: "inspect",
+    about: "Show a run, or why the configs of two runs differ: RUN [RUN]",
+    work: Work::Plain(inspect::run),
+};
+
+/// What looks at the machine.
+pub(crate) const DOCTOR: Command = Command {
+    name: "doctor",
+    about: "Report what this machine has for training, and try its TPU",
+    work: Work::Plain(doctor::run),
+};
+
+pub(crate) const TABLE: &[Command] = &[TRAIN, PLAN, DIFF, GENERATE, EXPORT, INSPECT, DOCTOR];

@@ -1,0 +1,91 @@
+//! From a run's setup, its data and the checkpoint it goes on from to the job that trains it.
+
+use tt_checkpoint::Checkpoint;
+use tt_collators::Pipeline;
+use tt_config::Composition;
+use tt_data::DataError;
+use tt_train::{StopFlag, TrainJob};
+
+use crate::failure::Failure;
+use crate::out;
+use crate::setup::Setup;
+use crate::setup::parameters::Sources;
+
+/// Makes parameters and optimizers. `run_length` is the number of steps, for schedules that depend on it. Nothing is
+/// written.
+pub(crate) fn assemble(
+    setup: Setup,
+    composition: &Composition,
+    data: Pipeline,
+    checkpoint: Option<Checkpoint>,
+    run_length: Option<u64>,
+    stop: StopFlag,
+) -> Result<TrainJob, Failure> {
+    let Setup {
+        config,
+        model,
+        recompute,
+        pretrained,
+        adapter,
+        trainer_config,
+        trainer,
+        optimizers,
+        ..
+    } = setup;
+    let device = config.device.device().map_err(Failure::Request)?;
+    let sources = Sources {
+        pretrained: pretrained.as_ref(),
+        checkpoint: checkpoint.as_ref(),
+        seed: config.seed,
+    };
+    let (params, adapter) = match adapter {
+        Some(adapter) => {
+            let (params, adapted) = sources.adapted(adapter, &*model, device)?;
+            (params, Some(adapted))
+        }
+        None => (sources.whole(&*model, device)?, None),
+    };
+    let optimizers = optimizers.build(&params, run_length, composition)?;
+    Ok(TrainJob {
+        model,
+        params,
+        trainer,
+        optimizers,
+        config: trainer_config,
+        data,
+        device,
+        precision: config.precision.into(),
+        seed: config.seed,
+        recompute,
+        adapter,
+        resume: checkpoint,
+        stop,
+    })
+}
+
+/// Steps of the run, if they are known or a schedule depends on them.
+pub(crate) fn run_length(setup: &Setup, data: &Pipeline) -> Result<Option<u64>, Failure> {
+    let config = &setup.trainer_config;
+    if config.max_steps.is_some() || !setup.optimizers.needs_run_length() {
+        return Ok(config.max_steps);
+    }
+    // Packed rows can only be counted by encoding all of the data.
+    out::line("counting the steps of the run, for the schedule of the learning rate");
+    let micro_batches = data.num_batches().map_err(Failure::run)?;
+    let per_step = (config.global_batch_size / config.micro_batch_size) as u64;
+    Ok(micro_batches.map(|count| count.div_ceil(per_step)))
+}
+
+/// A configuration or a checkpoint that does not fit was a wrong request; anything else is a failed run.
+pub(crate) fn classify(error: tt_train::Error) -> Failure {
+    use tt_train::Error;
+    match error {
+        Error::Config { .. }
+        | Error::State(_)
+        | Error::Weights(_)
+        | Error::Variants(_)
+        | Error::Data(DataError::CursorOutsideData { .. })
+        | Error::Optimizer(tt_optimizers::Error::State { .. }) => Failure::request(error),
+        _ => Failure::run(error),
+    }
+}

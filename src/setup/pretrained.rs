@@ -1,0 +1,115 @@
+//! `model.pretrained_url`: weights that a run starts from, with the `config.json` and the tokenizer beside them.
+//! A GGUF file describes its model itself.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use tt_adapters::BaseDType;
+use tt_checkpoint::Weights;
+use tt_config::{Composition, Diagnostics};
+use tt_models::Model;
+use tt_nn::ParamTree;
+use tt_tensor::Device;
+
+pub(crate) const KEY: &str = "model.pretrained_url";
+
+/// The tokenizer in a folder of Hugging Face's layout.
+pub(crate) const TOKENIZER: &str = "tokenizer.json";
+const CONFIG: &str = "config.json";
+
+/// Weights on disk, opened but not yet read, and what describes them if it is there.
+pub(crate) struct Pretrained {
+    weights: Weights,
+    path: PathBuf,
+    folder: PathBuf,
+    config: Option<Value>,
+    config_path: PathBuf,
+}
+
+impl Pretrained {
+    /// Opens what the configuration names, if it names any. Errors: nothing there, or files that are not whole.
+    pub(crate) fn open(composition: &Composition) -> Result<Option<Self>, Diagnostics> {
+        let section = composition.section(KEY);
+        if section.node().is_none_or(|node| node.is_null()) {
+            return Ok(None);
+        }
+        let path = PathBuf::from(section.text()?);
+        let refuse = |why: String| Diagnostics::from(section.error(format!("`{KEY}`: {why}")));
+        let weights = Weights::open(&path).map_err(|error| refuse(error.to_string()))?;
+        let folder = if path.is_dir() {
+            path.clone()
+        } else {
+            path.parent().map(Path::to_owned).unwrap_or_default()
+        };
+        let (config, config_path) = match weights.config() {
+            Some(config) => (Some(config.clone()), path.clone()),
+            None => {
+                let path = folder.join(CONFIG);
+                (read_config(&path).map_err(refuse)?, path)
+            }
+        };
+        Ok(Some(Self {
+            weights,
+            path,
+            folder,
+            config,
+            config_path,
+        }))
+    }
+
+    pub(crate) fn config(&self) -> Option<&Value> {
+        self.config.as_ref()
+    }
+
+    /// The file that says [`Pretrained::config`].
+    pub(crate) fn config_path(&self) -> &Path {
+        &self.config_path
+    }
+
+    /// The tokenizer that the weights were trained with, if it is there.
+    pub(crate) fn tokenizer(&self) -> Option<PathBuf> {
+        Some(self.folder.join(TOKENIZER)).filter(|path| path.exists())
+    }
+
+    /// Checks that the weights are the model's, all differences at once.
+    pub(crate) fn check(
+        &self,
+        model: &dyn Model,
+        composition: &Composition,
+    ) -> Result<(), Diagnostics> {
+        tt_train::check_weights(model, &self.weights).map_err(|error| {
+            let section = composition.section(KEY);
+            section.error(format!("`{KEY}`: {error}")).into()
+        })
+    }
+
+    pub(crate) fn load(&self, model: &dyn Model, device: Device) -> tt_train::Result<ParamTree> {
+        tt_train::load_params(model, &self.weights, device)
+    }
+
+    /// As [`Pretrained::load`], to be frozen.
+    pub(crate) fn load_base(
+        &self,
+        model: &dyn Model,
+        dtype: BaseDType,
+        device: Device,
+    ) -> tt_train::Result<ParamTree> {
+        tt_train::load_base(model, &self.weights, dtype, device)
+    }
+
+    /// The name under which other programs, started elsewhere, find the same weights.
+    pub(crate) fn name(&self) -> String {
+        let full = self.path.canonicalize().unwrap_or(self.path.clone());
+        full.display().to_string()
+    }
+}
+
+fn read_config(file: &Path) -> Result<Option<Value>, String> {
+    if !file.exists() {
+        return Ok(None);
+    }
+    let config = tt_metrics::read_json(file);
+    config
+        .map(Some)
+        .map_err(|error| format!("{:#}", anyhow::Error::from(error)))
+}

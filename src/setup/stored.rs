@@ -1,0 +1,178 @@
+//! A trained model on disk: a run, a checkpoint of one, a folder in Hugging Face layout, or an adapter in peft's with the
+//! model it is on.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use serde_json::Value;
+use tt_adapters::{BaseDType, Lora, LoraConfig, Targets};
+use tt_checkpoint::{SavedAdapter, Weights};
+use tt_models::Model;
+use tt_nn::ParamTree;
+use tt_run::run_dir::weights_folder;
+use tt_tensor::Device;
+use tt_train::{
+    Adapted, Base, BaseOrigin, TrainState, draw_base, load_adapter, load_base, load_params,
+};
+
+use crate::plugins::Plugins;
+use crate::setup::adapter::peft;
+use crate::setup::pretrained::TOKENIZER;
+
+const CONFIG: &str = "config.json";
+
+/// A model and its parameters, read from a folder.
+pub(crate) struct Stored {
+    pub(crate) folder: PathBuf,
+    pub(crate) model: Arc<dyn Model>,
+    pub(crate) params: ParamTree,
+    pub(crate) adapter: Option<StoredAdapter>,
+    /// The folder of the base model, if there is an adapter and its base is from a folder.
+    base_folder: Option<PathBuf>,
+}
+
+/// The adapter among the parameters.
+pub(crate) struct StoredAdapter {
+    pub(crate) lora: Arc<Lora>,
+    pub(crate) base: BaseOrigin,
+}
+
+impl Stored {
+    /// Reads what is at `path`. The base of an adapter is where the adapter says, unless `base` names another folder.
+    pub(crate) fn open(
+        path: &Path,
+        base: Option<&str>,
+        plugins: &Plugins,
+        device: Device,
+    ) -> anyhow::Result<Self> {
+        let folder = weights_folder(path)?;
+        let Some(saved) = SavedAdapter::open(&folder)? else {
+            if let Some(base) = base {
+                bail!(
+                    "{} is a whole model, so it has no base such as {base}",
+                    folder.display()
+                );
+            }
+            let model = read_model(&folder, plugins)?;
+            let params = load_params(&*model, &Weights::open(&folder)?, device)?;
+            return Ok(Self {
+                folder,
+                model,
+                params,
+                adapter: None,
+                base_folder: None,
+            });
+        };
+        let remembered = TrainState::read_in(&folder)?.and_then(|state| state.base);
+        let origin = base_origin(&folder, &saved, base, remembered.as_ref())?;
+        let dtype = remembered
+            .as_ref()
+            .map_or(BaseDType::F32, |base| base.dtype);
+        let base_folder = match &origin {
+            BaseOrigin::Pretrained(path) => Some(parent_of_weights(Path::new(path))),
+            BaseOrigin::Seed(_) => None,
+        };
+        // The adapter of a run has the model's config beside it; one of peft's is described by its base alone.
+        let described = match &base_folder {
+            Some(base) if !folder.join(CONFIG).exists() => base,
+            _ => &folder,
+        };
+        let model = read_model(described, plugins)?;
+        let params = match &origin {
+            BaseOrigin::Pretrained(path) => {
+                let weights = Weights::open(Path::new(path))
+                    .with_context(|| format!("the base model of {}", folder.display()))?;
+                load_base(&*model, &weights, dtype, device)?
+            }
+            BaseOrigin::Seed(seed) => draw_base(&*model, *seed, dtype, device)?,
+        };
+        let lora = Lora::from_peft(&peft(&saved), neutral(dtype), &model.params())
+            .with_context(|| folder.display().to_string())?;
+        let adapted = Adapted::new(Arc::new(lora), &params, origin.clone())?;
+        if let Some(remembered) = &remembered {
+            adapted.base.check(remembered)?;
+        }
+        Ok(Self {
+            params: load_adapter(&adapted.lora, &params, &saved.weights, device)?,
+            model,
+            adapter: Some(StoredAdapter {
+                lora: adapted.lora,
+                base: origin,
+            }),
+            base_folder,
+            folder,
+        })
+    }
+
+    /// A file that lies beside the weights, or beside those of the base.
+    pub(crate) fn file(&self, name: &str) -> Option<PathBuf> {
+        let folders = [Some(&self.folder), self.base_folder.as_ref()];
+        let files = folders
+            .into_iter()
+            .flatten()
+            .map(|folder| folder.join(name));
+        files.into_iter().find(|file| file.is_file())
+    }
+
+    /// The folder with the tokenizer.
+    pub(crate) fn tokenizer_folder(&self) -> &Path {
+        match (&self.base_folder, self.folder.join(TOKENIZER).exists()) {
+            (Some(base), false) => base,
+            _ => &self.folder,
+        }
+    }
+}
+
+fn base_origin(
+    folder: &Path,
+    saved: &SavedAdapter,
+    given: Option<&str>,
+    remembered: Option<&Base>,
+) -> anyhow::Result<BaseOrigin> {
+    if let Some(given) = given {
+        let given = weights_folder(Path::new(given))?;
+        return Ok(BaseOrigin::Pretrained(given.display().to_string()));
+    }
+    if let Some(remembered) = remembered {
+        return Ok(remembered.origin.clone());
+    }
+    match saved.config["base_model_name_or_path"].as_str() {
+        Some(path) => Ok(BaseOrigin::Pretrained(path.to_owned())),
+        None => bail!(
+            "{} names no base model; say where it is with base=DIR",
+            folder.display()
+        ),
+    }
+}
+
+/// The folder of weights that are a file.
+fn parent_of_weights(path: &Path) -> PathBuf {
+    if path.is_file() {
+        path.parent().map(Path::to_owned).unwrap_or_default()
+    } else {
+        path.to_owned()
+    }
+}
+
+/// Options that the saved adapter overrides, and no training.
+fn neutral(base_dtype: BaseDType) -> LoraConfig {
+    LoraConfig {
+        target_modules: Targets(Vec::new()),
+        r: 1,
+        lora_alpha: 1.0,
+        use_rslora: false,
+        lora_dropout: 0.0,
+        bias: Default::default(),
+        adapter_url: None,
+        base_dtype,
+    }
+}
+
+/// The model that `config.json` describes.
+fn read_model(folder: &Path, plugins: &Plugins) -> anyhow::Result<Arc<dyn Model>> {
+    let path = folder.join(CONFIG);
+    let config: Value = tt_metrics::read_json(&path)?;
+    let entry = plugins.model_of_checkpoint(&config)?;
+    (entry.build.from_hf)(&config).with_context(|| path.display().to_string())
+}
