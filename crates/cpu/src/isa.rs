@@ -90,16 +90,18 @@ impl Isa {
     pub fn select(self) -> Result<(), IsaError> {
         let asked = self.check()?;
         let in_use = *IN_USE.get_or_init(|| asked);
-        match in_use == asked {
-            true => Ok(()),
-            false => Err(IsaError::InUse(asked, in_use)),
+        if in_use == asked {
+            Ok(())
+        } else {
+            Err(IsaError::InUse(asked, in_use))
         }
     }
 
     fn check(self) -> Result<Self, IsaError> {
-        match self <= Self::best() {
-            true => Ok(self),
-            false => Err(IsaError::Unavailable(self)),
+        if self <= Self::best() {
+            Ok(self)
+        } else {
+            Err(IsaError::Unavailable(self))
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! [`FusedOps`] is implemented for candle's [`CpuStorage`](candle_core::CpuStorage): operands are checked
 //! once (a wrong dtype, shape or id is an error that names the operand), then kernels run on slices, on all threads
-//! of the current rayon pool, with the vector instructions of this machine ([`isa`]). Results are the same bits
+//! of the current rayon pool, with the vector instructions of this machine ([`isa()`]). Results are the same bits
 //! for any number of threads, and a call whose buffers are in the [`pool`] allocates nothing large.
 //!
 //! Each operation has a plain definition in [`mod@reference`], which the tests compare every kernel with.

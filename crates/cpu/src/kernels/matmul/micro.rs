@@ -17,6 +17,7 @@ const BLOCK: usize = 384;
 /// Rows of a register tile.
 pub(super) const ROWS: usize = 6;
 /// Rows of `b` that are fetched ahead.
+#[cfg(target_arch = "x86_64")]
 const AHEAD: usize = 8;
 
 /// Columns of a panel of `b`, and of a register tile.

@@ -220,9 +220,10 @@ impl Plan {
             return;
         }
         let (packed, scratch) = scratch.split_at_mut(self.pack_len(cols));
-        let b = match self.packs_b {
-            true => pack::<A, B>(b, k, cols, packed),
-            false => pack_or_read::<A, B>(b, k, cols, packed),
+        let b = if self.packs_b {
+            pack::<A, B>(b, k, cols, packed)
+        } else {
+            pack_or_read::<A, B>(b, k, cols, packed)
         };
         let to = Target {
             out,

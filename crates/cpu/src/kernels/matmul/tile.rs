@@ -184,9 +184,10 @@ pub(crate) fn pack<'a, C: Element, B: Element>(
 
 /// Scratch of [`pack_or_read`] for rows of contiguous elements of type `b`: 0 if they are read in place.
 pub(crate) fn pack_or_read_len(c: DType, b: DType, k: usize, n: usize) -> usize {
-    match is_packed(c, b, 1, n) {
-        true => 0,
-        false => pack_len(c, k, n),
+    if is_packed(c, b, 1, n) {
+        0
+    } else {
+        pack_len(c, k, n)
     }
 }
 
@@ -216,9 +217,10 @@ pub(crate) fn multiply_len(
     if !is_dense(c) {
         return k.div_ceil(2) * m.next_multiple_of(LANES);
     }
-    let a_len = match reads_in_place(c, a, a_col_stride, k, n) {
-        true => 0,
-        false => m * micro::max_block_len(k).next_multiple_of(LANES),
+    let a_len = if reads_in_place(c, a, a_col_stride, k, n) {
+        0
+    } else {
+        m * micro::max_block_len(k).next_multiple_of(LANES)
     };
     let tile_len = match o {
         // For the columns after the last whole vector, which smaller tiles than this may have.
