@@ -150,9 +150,10 @@ impl Tape {
             let scratch = g.tape.inner().scratch.take().unwrap_or_default();
             // The gradient goes on growing where it is: a sum of sums would be rounded differently.
             let dx = g.take(0);
-            let (x, var) = match g.wanted(0) {
-                true => scratch.leaf(x, dx),
-                false => (x, None),
+            let (x, var) = if g.wanted(0) {
+                scratch.leaf(x, dx)
+            } else {
+                (x, None)
             };
             let y = again(&scratch, &x)?;
             scratch.walk_back(&y, g.output())?;

@@ -1,6 +1,7 @@
 //! The language-model loss: a linear head and cross-entropy in one, in chunks of rows.
 //!
-//! Shapes: `hidden` `[.., D]`, `weight` `[V, D]`, `labels` i64 with `hidden`'s leading dims; -100 marks rows without loss.
+//! Shapes: `hidden` `[.., D]`, head `[V, D]` (and its bias `[V]`), `labels` i64 with `hidden`'s leading dims; `ignore_index`
+//! marks rows without loss.
 //! Products are of `hidden`'s type, the logits f32. The whole logits are never held: while a chunk's logits are at hand, the gradients of the summed loss are
 //! computed too, so the backward pass only scales them.
 
@@ -9,7 +10,8 @@ use tt_cpu::{CrossEntropyParams, FusedOps};
 
 use crate::device::{Backend, common_device, on_device};
 use crate::error::Result;
-use crate::fused::{alloc_like, dense, expect_shape, finish};
+use crate::fused::head::Head;
+use crate::fused::{alloc_like, expect_shape, finish};
 use crate::tape::record;
 use crate::tensor::Tensor;
 
@@ -23,15 +25,19 @@ pub struct CrossEntropy {
     pub lse_squares: Tensor,
 }
 
+/// Loss of `hidden` `[.., D]` through `head` `[V, D]` (with a bias `[V]` or without) against `labels` i64 `[..]`, summed.
+///
+/// By token: [`linear_token_losses`](super::linear_token_losses).
 pub fn linear_cross_entropy(
     hidden: &Tensor,
-    weight: &Tensor,
+    head: impl Into<Head>,
     labels: &Tensor,
     params: CrossEntropyParams,
 ) -> Result<CrossEntropy> {
     const OP: &str = "linear_cross_entropy";
-    let device = common_device(OP, &[hidden.device, weight.device, labels.device])?;
-    let (hidden, weight) = (dense(OP, hidden)?, dense(OP, weight)?);
+    let head = head.into();
+    let device = common_device(OP, &[hidden.device, head.weight.device, labels.device])?;
+    let (hidden, weight) = head.without_bias(OP, hidden)?;
     let [_, dim] = weight.dims_of(OP)?;
     let mut expected = labels.dims().to_vec();
     expected.push(dim);

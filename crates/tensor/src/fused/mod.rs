@@ -1,4 +1,5 @@
-//! Fused operations: one kernel each, forward and backward, through [`tt_cpu::FusedOps`].
+//! Fused operations: one kernel each, forward and backward, through [`tt_cpu::FusedOps`], or what saves as much memory by
+//! being made in pieces.
 //!
 //! Activations are f32, bf16 or f16 and keep their type, gradients too; arithmetic is f32, but products take their
 //! operands in the type of the activation. Weights are f32, or 16-bit where they are frozen; their gradients are f32.
@@ -8,23 +9,29 @@ mod attention;
 mod cross_entropy;
 mod dropout;
 mod embedding;
+mod head;
+mod layer_norm;
 mod linear;
 mod linear_onto;
 mod norm;
 mod rope;
 mod step;
 mod swiglu;
+mod token_loss;
 
 pub use attention::{Attention, attention};
 pub use cross_entropy::{CrossEntropy, linear_cross_entropy};
 pub use dropout::dropout;
 pub use embedding::embedding;
-pub use linear::{linear, logits};
+pub use head::{Head, logits};
+pub use layer_norm::layer_norm;
+pub use linear::{linear, linear_in_out};
 pub use linear_onto::linear_onto;
 pub use norm::rms_norm;
 pub use rope::{rope, rope_tables};
 pub use step::{StepSums, clip_scale, clip_value, combine, optimizer_step, sum_squares};
 pub use swiglu::swiglu;
+pub use token_loss::{linear_log_probs, linear_token_losses};
 
 use candle_core::DType;
 

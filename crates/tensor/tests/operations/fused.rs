@@ -246,6 +246,97 @@ on_each_device! {
 }
 
 on_each_device! {
+    fn token_losses_are_those_that_the_fused_loss_sums(device) {
+        // More than one chunk; 65 columns are not whole vectors.
+        for (rows, dim, vocab, label_smoothing, z_loss, biased) in
+            [(5, 8, 11, 0.0, 0.0, false), (5, 8, 11, 0.1, 1e-2, true), (1030, 5, 65, 0.0, 0.0, true)]
+        {
+            let labels: Vec<i64> = (0..rows).map(|i| if i % 4 == 3 { -100 } else { (i * 7 % vocab) as i64 }).collect();
+            let targets = Tensor::from_slice(&labels, rows, device).unwrap();
+            let params = CrossEntropyParams { ignore_index: -100, label_smoothing, z_loss };
+            let valid: Vec<f32> = labels.iter().map(|l| if *l == -100 { 0.0 } else { 1.0 }).collect();
+            let ids: Vec<u32> = labels.iter().map(|l| (*l).max(0) as u32).collect();
+            let valid = Tensor::from_slice(&valid, rows, device).unwrap();
+            let ids = Tensor::from_slice(&ids, (rows, 1), device).unwrap();
+            let given = [input("hidden", &[rows, dim], 1), input("weight", &[vocab, dim], 2), input("bias", &[vocab], 3)];
+            let given = &given[..if biased { 3 } else { 2 }];
+            let head = |x: &[Tensor]| fused::Head { weight: x[1].clone(), bias: x.get(2).cloned() };
+            agree("linear_token_losses", device, given, &|x| {
+                fused::linear_token_losses(&x[0], head(x), &targets, params)
+            }, &|x| {
+                let logits = fused::linear(&x[0], &x[1], x.get(2))?;
+                let log_probs = logits.log_softmax(1)?;
+                let hard = log_probs.gather(&ids, 1)?.affine(f64::from(label_smoothing) - 1.0, 0.0)?;
+                let soft = log_probs.mean_keepdim(&[1])?.affine(-f64::from(label_smoothing), 0.0)?;
+                let z = logits.log_sum_exp_keepdim(1)?.sqr()?.affine(f64::from(z_loss), 0.0)?;
+                hard.add(&soft)?.add(&z)?.reshape(rows)?.mul(&valid)
+            });
+            agree("linear_cross_entropy", device, given, &|x| {
+                Ok(fused::linear_cross_entropy(&x[0], head(x), &targets, params)?.sum)
+            }, &|x| fused::linear_token_losses(&x[0], head(x), &targets, params)?.sum_all());
+        }
+    }
+}
+
+on_each_device! {
+    fn log_probabilities_of_rows_are_sums_over_their_tokens(device) {
+        let (b, t, dim, vocab) = (2, 3, 4, 7);
+        let labels = [-100i64, 3, 6, 0, -100, -100];
+        let targets = Tensor::from_slice(&labels, (b, t), device).unwrap();
+        let given = [input("hidden", &[b, t, dim], 1), input("weight", &[vocab, dim], 2)];
+        let of_rows = |x: &[Tensor]| fused::linear_log_probs(&x[0], &x[1], &targets, -100)?.sum(&[1]);
+        agree("linear_log_probs", device, &given, &of_rows, &|x| {
+            let logits = x[0].reshape((b * t, dim))?.matmul(&x[1].t()?)?;
+            let log_probs = logits.log_softmax(1)?.reshape((b, t, vocab))?;
+            let one_hot: Vec<f32> = labels.iter().flat_map(|l| (0..vocab as i64).map(move |v| f32::from(v == *l))).collect();
+            log_probs.mul(&Tensor::from_slice(&one_hot, (b, t, vocab), device)?)?.sum(&[1, 2])
+        });
+        check_gradients(device, &given, 1e-2, 5e-3, of_rows);
+        let outside = Tensor::from_slice(&[7i64; 6], (b, t), device).unwrap();
+        let hidden = Tensor::zeros((b, t, dim), device).unwrap();
+        let weight = Tensor::zeros((vocab, dim), device).unwrap();
+        let losses = fused::linear_log_probs(&hidden, &weight, &outside, -100).and_then(|y| y.to_vec::<f32>());
+        assert!(losses.is_err());
+    }
+}
+
+on_each_device! {
+    fn layer_norm_takes_out_the_mean_and_divides_by_the_deviation(device) {
+        for (rows, dim) in [(1, 3), (3, 8), (5, 17), (70, 256)] {
+            let given = [input("x", &[rows, dim], 1), input("w", &[dim], 2), input("b", &[dim], 3)];
+            agree("layer_norm", device, &given, &|x| {
+                fused::layer_norm(&x[0], &x[1], &x[2], 1e-5, DType::F32)
+            }, &|x| {
+                let centred = x[0].sub(&x[0].mean_keepdim(&[1])?)?;
+                let variance = centred.sqr()?.mean_keepdim(&[1])?.affine(1.0, 1e-5)?;
+                centred.div(&variance.sqrt()?)?.mul(&x[1])?.add(&x[2])
+            });
+        }
+        let given = [input("x", &[2, 6], 1), input("w", &[6], 2), input("b", &[6], 3)];
+        check_gradients(device, &given, 1e-2, 5e-3, |x| fused::layer_norm(&x[0], &x[1], &x[2], 1e-5, DType::F32));
+        let x = Tensor::randn(5., 2., (4, 2, 32), Seed::new(1), device).unwrap();
+        let (w, b) = (Tensor::full(2.0, 32, device).unwrap(), Tensor::full(0.5, 32, device).unwrap());
+        let ours = fused::layer_norm(&x, &w, &b, 1e-6, DType::F32).unwrap().to_vec::<f32>().unwrap();
+        let [x, w, b] = [x, w, b].map(|tensor| tensor.to_candle().unwrap());
+        let candle = candle_nn::ops::layer_norm(&x, &w, &b, 1e-6).unwrap();
+        assert!(relative_l2(&ours, &candle.flatten_all().unwrap().to_vec1::<f32>().unwrap()) < 1e-6);
+    }
+}
+
+on_each_device! {
+    fn a_linear_layer_with_its_weight_transposed_is_the_same_layer(device) {
+        for (rows, inputs, outputs) in [(1, 1, 1), (6, 16, 32), (33, 17, 65)] {
+            let given = [input("x", &[rows, inputs], 1), input("w", &[inputs, outputs], 2), input("b", &[outputs], 3)];
+            agree("linear_in_out", device, &given, &|x| fused::linear_in_out(&x[0], &x[1], Some(&x[2])), &|x| {
+                fused::linear(&x[0], &x[1].t()?, Some(&x[2]))
+            });
+        }
+        let (x, w) = (Tensor::ones((2, 4), device).unwrap(), Tensor::ones((3, 4), device).unwrap());
+        assert!(fused::linear_in_out(&x, &w, None).is_err());
+    }
+}
+
+on_each_device! {
     fn embedding_selects_rows_and_adds_gradients_of_repeated_ids(device) {
         let ids = Tensor::from_slice(&[3u32, 0, 3, 3, 1, 0], (2, 3), device).unwrap();
         let flat = ids.reshape(6).unwrap();

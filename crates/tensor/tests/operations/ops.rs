@@ -37,6 +37,7 @@ const UNARY: &[Unary] = &[
     ("relu", Tensor::relu, candle::Tensor::relu, false),
     ("silu", Tensor::silu, candle::Tensor::silu, false),
     ("gelu", Tensor::gelu, candle::Tensor::gelu_erf, false),
+    ("gelu_tanh", Tensor::gelu_tanh, candle::Tensor::gelu, false),
     (
         "affine",
         |x| x.affine(1.5, -0.5),

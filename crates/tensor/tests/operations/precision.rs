@@ -86,6 +86,11 @@ on_each_device! {
             assert_eq!(y.dtype(), x[0].dtype());
             Ok(y)
         });
+        check("linear_in_out", device, [&[&[2, 9, 17]], &[&[17, 33], &[33]]], 2.0, &|x, w| {
+            let y = fused::linear_in_out(&x[0], &w[0], Some(&w[1]))?;
+            assert_eq!(y.dtype(), x[0].dtype());
+            Ok(y)
+        });
         check("logits", device, [&[&[2, 9, 17]], &[&[33, 17]]], 2.0, &|x, w| {
             let y = fused::logits(&x[0], &w[0])?;
             assert_eq!(y.dtype(), DType::F32);
@@ -114,6 +119,11 @@ on_each_device! {
             assert_eq!(y.dtype(), x[0].dtype());
             Ok(y)
         });
+        check("layer_norm", device, [&[&[6, 20]], &[&[20], &[20]]], 1.5, &|x, w| {
+            let y = fused::layer_norm(&x[0], &w[0], &w[1], 1e-5, x[0].dtype())?;
+            assert_eq!(y.dtype(), x[0].dtype());
+            Ok(y)
+        });
         let (x, w) = (random(&[6, 20], 1, device), Tensor::ones(20, device).unwrap());
         assert_eq!(fused::rms_norm(&x, &w, 1e-6, DType::BF16).unwrap().dtype(), DType::BF16);
     }
@@ -129,6 +139,10 @@ on_each_device! {
         let params = CrossEntropyParams { ignore_index: -100, label_smoothing: 0.1, z_loss: 1e-3 };
         check("cross-entropy", device, [&[&[30, 16]], &[&[50, 16]]], 2.0, &|x, w| {
             Ok(fused::linear_cross_entropy(&x[0], &w[0], &labels, params)?.sum)
+        });
+        check("token losses", device, [&[&[30, 16]], &[&[50, 16], &[50]]], 2.0, &|x, w| {
+            let head = fused::Head { weight: w[0].clone(), bias: Some(w[1].clone()) };
+            fused::linear_token_losses(&x[0], head, &labels, params)
         });
     }
 }
