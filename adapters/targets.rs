@@ -82,13 +82,17 @@ fn module(spec: &ParamSpec) -> &str {
 fn unmatched(target: &str, glob: &PathGlob, index: usize, specs: &[ParamSpec]) -> Error {
     let target = target.to_owned();
     let other = specs.iter().find(|spec| {
-        let is_matrix = matches!(spec.kind, ParamKind::Embedding | ParamKind::Head);
+        let is_matrix = matches!(
+            spec.kind,
+            ParamKind::Embedding | ParamKind::Head | ParamKind::LinearInOut
+        );
         is_matrix && glob.matches(module(spec))
     });
     if let Some(spec) = other {
         let path = module(spec).to_owned();
         let what = match spec.kind {
             ParamKind::Head => "the output head",
+            ParamKind::LinearInOut => "a linear layer whose weight is [in, out]",
             _ => "an embedding",
         };
         return Error::NotLinear {

@@ -173,7 +173,10 @@ impl Muon {
     /// Zero state for every trainable parameter.
     pub fn new(config: MuonConfig, params: &ParamTree) -> Result<Self> {
         let globs = globs(&config.adamw_parameters)?;
-        let is_matrix = |spec: &ParamSpec| spec.kind == ParamKind::Linear && spec.shape.len() == 2;
+        let is_matrix = |spec: &ParamSpec| {
+            // As it lies: PyTorch's does not know which dim counts outputs either.
+            matches!(spec.kind, ParamKind::Linear | ParamKind::LinearInOut) && spec.shape.len() == 2
+        };
         for (glob, pattern) in globs.iter().zip(&config.adamw_parameters) {
             let mut matrices = params.iter().filter(|(spec, _)| is_matrix(spec));
             if !matrices.any(|(spec, _)| glob.matches(&spec.path)) {

@@ -161,6 +161,7 @@ impl Block {
             qkv_bias: options.qkv_bias,
             output_bias: options.attention_output_bias,
             qk_norm_eps: options.qk_norm.then_some(eps),
+            causal: true,
             window: options.window,
             init_std: std,
         };

@@ -1,9 +1,10 @@
-//! Causal self-attention with grouped key/value heads and rotary positions.
+//! Self-attention with grouped key/value heads and rotary positions, causal or looking both ways.
 //!
 //! Head counts are taken from the local weights' shapes, so a module sharded by heads needs no change.
 
-use tt_tensor::{Tensor, fused};
+use tt_tensor::Tensor;
 
+use crate::attend::{AttentionMask, attend};
 use crate::error::Result;
 use crate::forward::{Forward, Positions};
 use crate::linear::Linear;
@@ -26,13 +27,15 @@ pub struct AttentionShape {
     pub output_bias: bool,
     /// RMSNorm of each query and key head before rotation, with this added to the mean square (Qwen3).
     pub qk_norm_eps: Option<f64>,
+    /// Whether a query sees no position after its own.
+    pub causal: bool,
     /// Positions a query looks back, itself included; `None`: all.
     pub window: Option<usize>,
     pub init_std: f32,
 }
 
 impl AttentionShape {
-    /// Plain multi-head attention: as many key/value heads as query heads, no biases, no window.
+    /// Plain causal multi-head attention: as many key/value heads as query heads, no biases, no window.
     pub fn new(hidden: usize, heads: usize, head_dim: usize) -> Self {
         Self {
             hidden,
@@ -42,6 +45,7 @@ impl AttentionShape {
             qkv_bias: false,
             output_bias: false,
             qk_norm_eps: None,
+            causal: true,
             window: None,
             init_std: 0.02,
         }
@@ -52,7 +56,7 @@ impl AttentionShape {
 pub struct SelfAttention {
     path: ModulePath,
     head_dim: usize,
-    window: Option<usize>,
+    mask: AttentionMask,
     q_proj: Linear,
     k_proj: Linear,
     v_proj: Linear,
@@ -75,7 +79,10 @@ impl SelfAttention {
         );
         Self {
             head_dim: shape.head_dim,
-            window: shape.window,
+            mask: AttentionMask {
+                causal: shape.causal,
+                window: shape.window,
+            },
             q_proj: linear("q_proj", hidden, q_dim, bias),
             k_proj: linear("k_proj", hidden, kv_dim, bias),
             v_proj: linear("v_proj", hidden, kv_dim, bias),
@@ -132,17 +139,7 @@ impl SelfAttention {
         };
         let q = rope.apply(&q, positions)?;
         let k = rope.apply(&k, positions)?;
-        let (k, v) = match fwd.cache() {
-            Some(cache) => cache.extend(&self.path, k, v)?,
-            None => (k, v),
-        };
-        let options = fused::Attention {
-            scale: None,
-            causal: true,
-            window: self.window,
-            segments: positions.segment_ids.clone().map(|ids| (ids.clone(), ids)),
-        };
-        let y = fused::attention(&q, &k, &v, &options)?; // [B, T, H, D]
+        let y = attend(fwd, &self.path, [q, k, v], positions, self.mask)?; // [B, T, H, D]
         let width = y.dims()[2] * self.head_dim;
         self.o_proj.forward(fwd, &y.reshape((b, t, width))?)
     }

@@ -1,9 +1,10 @@
-//! A table of vectors by token id, which may also serve as the model's output head.
+//! Tables of vectors: by token id ([`Embedding`]), which may also serve as the model's output head, and by position
+//! ([`PositionEmbedding`]).
 
 use tt_tensor::{Tensor, fused};
 
-use crate::error::Result;
-use crate::forward::Forward;
+use crate::error::{Error, Result};
+use crate::forward::{Forward, Positions};
 use crate::param_tree::{Init, ParamKind, ParamSpec};
 use crate::path::ModulePath;
 
@@ -45,5 +46,31 @@ impl Embedding {
     /// The table `[rows, dim]`.
     pub fn weight(&self, fwd: &Forward) -> Result<Tensor> {
         fwd.param(&self.path, "weight")
+    }
+}
+
+/// Learned positions, added to what the tokens are: GPT-2's and BERT's.
+#[derive(Clone, Debug)]
+pub struct PositionEmbedding(Embedding);
+
+impl PositionEmbedding {
+    /// For sequences of at most `max_positions`.
+    pub fn new(path: ModulePath, max_positions: usize, dim: usize, std: f32) -> Self {
+        Self(Embedding::new(path, max_positions, dim, std))
+    }
+
+    /// `weight` `[max_positions, dim]`.
+    pub fn params(&self) -> Vec<ParamSpec> {
+        self.0.params()
+    }
+
+    /// `[B, T, dim]` at `positions`. Error: positions beyond those the model was made for.
+    pub fn forward(&self, fwd: &Forward, positions: &Positions) -> Result<Tensor> {
+        let (bound, max) = (positions.bound, self.0.rows);
+        if bound > max {
+            let positions = bound;
+            return Err(Error::TooLong { positions, max });
+        }
+        self.0.forward(fwd, &positions.position_ids)
     }
 }

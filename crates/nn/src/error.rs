@@ -18,6 +18,8 @@ pub enum Error {
     Glob { pattern: String, why: String },
     #[error("{positions} positions, but the model allows {max}")]
     TooLong { positions: usize, max: usize },
+    #[error("`{module}` cannot use a key/value cache: {why}")]
+    Cache { module: String, why: &'static str },
     #[error(transparent)]
     Tensor(#[from] tt_tensor::Error),
 }

@@ -1,17 +1,27 @@
 //! The context of one forward pass: weights at the moment of use, the tape, randomness, hooks.
 //!
 //! A module calls [`Forward::module`] around its body, so that policies (gathering sharded weights,
-//! offload, recomputation, profiling) can act where it is entered and left, in both directions.
+//! offload, recomputation, profiling) can act where it is entered and left, in both directions. Several may act on one
+//! pass: the first is the outermost, entered first and left last, as if each were wrapped around those after it.
 
 use std::sync::{Arc, Mutex};
 
 use tt_tensor::{Parameter, Precision, Seed, Tape, Tensor, fused};
 
-use crate::adapter::Adapter;
 use crate::error::Result;
 use crate::kv_cache::KvCache;
 use crate::param_tree::ParamTree;
 use crate::path::ModulePath;
+
+/// Changes what linear layers give. Its weights are in the same [`ParamTree`] as the model's.
+///
+/// A model's [`Linear`](crate::Linear) asks the parameters it is given for an adapter and lets it change what the layer
+/// gives; which layers have one, and what it computes, is the adapter's affair.
+pub trait Adapter: Send + Sync {
+    /// `x` `[.., in]` is what the linear layer at `layer` read and `y` `[.., out]` what it gives by itself; returns what
+    /// it gives instead. A layer that is not adapted gives `y`.
+    fn linear(&self, fwd: &Forward, layer: &ModulePath, x: &Tensor, y: Tensor) -> Result<Tensor>;
+}
 
 /// What happens around modules. The backward pass enters a module where the forward pass left it.
 ///
@@ -66,7 +76,8 @@ pub struct Forward {
     /// Present while training: the stream that dropout draws from.
     seed: Option<Seed>,
     precision: Precision,
-    hooks: Option<Arc<dyn Hooks>>,
+    /// The outermost first.
+    hooks: Vec<Arc<dyn Hooks>>,
     recompute: Option<Arc<dyn Recompute>>,
     cache: Option<KvCache>,
     /// Collects the trainable weights that are handed out, while a module runs off the tape.
@@ -81,7 +92,7 @@ impl Forward {
             tape: None,
             seed: None,
             precision: Precision::default(),
-            hooks: None,
+            hooks: Vec::new(),
             recompute: None,
             cache: None,
             used: None,
@@ -101,9 +112,10 @@ impl Forward {
         Self { precision, ..self }
     }
 
-    pub fn with_hooks(self, hooks: Arc<dyn Hooks>) -> Self {
-        let hooks = Some(hooks);
-        Self { hooks, ..self }
+    /// Adds `hooks` inside those there are: they enter a module after them and leave it before them.
+    pub fn with_hooks(mut self, hooks: Arc<dyn Hooks>) -> Self {
+        self.hooks.push(hooks);
+        self
     }
 
     /// Modules that `policy` names are run again in the backward pass. Nothing changes without a tape.
@@ -131,7 +143,9 @@ impl Forward {
         self.params.adapter()
     }
 
-    pub(crate) fn cache(&self) -> Option<&KvCache> {
+    /// What attention continues and appends to, if text is being generated: see [`KvCache`] for what a module of its own
+    /// kind must do with it, and [`attend`](crate::attend()), which does it.
+    pub fn cache(&self) -> Option<&KvCache> {
         self.cache.as_ref()
     }
 
@@ -173,22 +187,24 @@ impl Forward {
         x: &Tensor,
         body: impl Fn(&Forward, &Tensor) -> Result<Tensor>,
     ) -> Result<Tensor> {
-        let Some(hooks) = &self.hooks else {
-            return body(self, x);
-        };
-        hooks.enter_forward(path, x)?;
-        if let Some(tape) = &self.tape {
-            let (hooks, path) = (hooks.clone(), path.clone());
-            tape.mark_gradient(x, move |grad| hooks.exit_backward(&path, grad.as_ref()));
+        for hooks in &self.hooks {
+            hooks.enter_forward(path, x)?;
+            if let Some(tape) = &self.tape {
+                let (hooks, path) = (hooks.clone(), path.clone());
+                tape.mark_gradient(x, move |grad| hooks.exit_backward(&path, grad.as_ref()));
+            }
         }
         let output = body(self, x)?;
-        if let Some(tape) = &self.tape {
-            let (hooks, path) = (hooks.clone(), path.clone());
-            tape.mark_gradient(&output, move |grad| {
-                hooks.enter_backward(&path, grad.as_ref())
-            });
+        // The tape is walked backwards: the outermost, noted last, comes first.
+        for hooks in self.hooks.iter().rev() {
+            if let Some(tape) = &self.tape {
+                let (hooks, path) = (hooks.clone(), path.clone());
+                tape.mark_gradient(&output, move |grad| {
+                    hooks.enter_backward(&path, grad.as_ref())
+                });
+            }
+            hooks.exit_forward(path, &output)?;
         }
-        hooks.exit_forward(path, &output)?;
         Ok(output)
     }
 

@@ -17,7 +17,8 @@
 //! Because a model names weights instead of owning them, they can be sharded, offloaded, recomputed or
 //! replaced from outside, through [`Hooks`] and [`ParamTree`].
 
-mod adapter;
+mod activation;
+mod attend;
 mod attention;
 mod embedding;
 mod error;
@@ -31,15 +32,16 @@ mod path;
 mod path_glob;
 mod rope;
 
-pub use adapter::Adapter;
+pub use activation::Activation;
+pub use attend::{AttentionMask, attend};
 pub use attention::{AttentionShape, SelfAttention};
-pub use embedding::Embedding;
+pub use embedding::{Embedding, PositionEmbedding};
 pub use error::{Error, Result};
-pub use forward::{Forward, Hooks, Positions, Recompute};
+pub use forward::{Adapter, Forward, Hooks, Positions, Recompute};
 pub use kv_cache::KvCache;
 pub use linear::Linear;
 pub use mlp::GatedMlp;
-pub use norm::RmsNorm;
+pub use norm::{LayerNorm, RmsNorm};
 pub use param_tree::{Init, ParamKind, ParamSpec, ParamTree};
 pub use path::ModulePath;
 pub use path_glob::PathGlob;

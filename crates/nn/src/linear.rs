@@ -1,4 +1,4 @@
-//! A linear layer: `y = x W^T + b`, weight `[out, in]` as in Hugging Face checkpoints.
+//! A linear layer: `y = x W^T + b`, weight `[out, in]` as in Hugging Face checkpoints, or `[in, out]` as in GPT-2's.
 
 use tt_tensor::{Tensor, fused};
 
@@ -13,6 +13,7 @@ pub struct Linear {
     inputs: usize,
     outputs: usize,
     bias: bool,
+    in_out: bool,
     std: f32,
 }
 
@@ -24,6 +25,7 @@ impl Linear {
             inputs,
             outputs,
             bias: false,
+            in_out: false,
             std: 0.02,
         }
     }
@@ -32,16 +34,30 @@ impl Linear {
         Self { bias: true, ..self }
     }
 
+    /// Keeps the weight as `[in, out]`: transformers' `Conv1D`.
+    pub fn with_weight_in_out(self) -> Self {
+        Self {
+            in_out: true,
+            ..self
+        }
+    }
+
+    /// Initial weights are normal with this standard deviation.
     pub fn with_std(self, std: f32) -> Self {
         Self { std, ..self }
     }
 
     pub fn params(&self) -> Vec<ParamSpec> {
+        let (shape, kind) = if self.in_out {
+            (vec![self.inputs, self.outputs], ParamKind::LinearInOut)
+        } else {
+            (vec![self.outputs, self.inputs], ParamKind::Linear)
+        };
         let mut params = vec![ParamSpec {
             path: self.path.join("weight").to_string(),
-            shape: vec![self.outputs, self.inputs],
+            shape,
             init: Init::Normal { std: self.std },
-            kind: ParamKind::Linear,
+            kind,
         }];
         if self.bias {
             params.push(ParamSpec {
@@ -62,12 +78,17 @@ impl Linear {
 
     fn body(&self, fwd: &Forward, x: &Tensor) -> Result<Tensor> {
         let weight = fwd.param(&self.path, "weight")?;
-        let bias = match self.bias {
-            true => Some(fwd.param(&self.path, "bias")?),
-            false => None,
+        let bias = if self.bias {
+            Some(fwd.param(&self.path, "bias")?)
+        } else {
+            None
         };
         let x = &x.to_dtype(fwd.precision().dtype())?;
-        let y = fused::linear(x, &weight, bias.as_ref())?;
+        let y = if self.in_out {
+            fused::linear_in_out(x, &weight, bias.as_ref())?
+        } else {
+            fused::linear(x, &weight, bias.as_ref())?
+        };
         match fwd.adapter() {
             Some(adapter) => adapter.linear(fwd, &self.path, x, y),
             None => Ok(y),

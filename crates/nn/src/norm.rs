@@ -1,12 +1,15 @@
-//! Root-mean-square normalisation over the last dim, with a learned scale.
+//! Normalisation over the last dim: by the root mean square ([`RmsNorm`]), or by mean and deviation ([`LayerNorm`]).
+//!
+//! Shapes: `x` `[.., dim]` to the same, in the precision of the pass: a product comes next. Weights are `[dim]`.
 
-use tt_tensor::{Tensor, fused};
+use tt_tensor::{DType, Tensor, fused};
 
 use crate::error::Result;
 use crate::forward::Forward;
 use crate::param_tree::{Init, ParamKind, ParamSpec};
 use crate::path::ModulePath;
 
+/// `x / rms(x) * weight`; `eps` is added to the mean square.
 #[derive(Clone, Debug)]
 pub struct RmsNorm {
     path: ModulePath,
@@ -39,6 +42,51 @@ impl RmsNorm {
                 this.eps as f32,
                 fwd.precision().dtype(),
             )?)
+        })
+    }
+}
+
+/// `(x - mean) / sqrt(var + eps) * weight + bias`.
+#[derive(Clone, Debug)]
+pub struct LayerNorm {
+    path: ModulePath,
+    dim: usize,
+    eps: f64,
+}
+
+impl LayerNorm {
+    pub fn new(path: ModulePath, dim: usize, eps: f64) -> Self {
+        Self { path, dim, eps }
+    }
+
+    /// `weight` and `bias`, `[dim]` both.
+    pub fn params(&self) -> Vec<ParamSpec> {
+        let spec = |name, init| ParamSpec {
+            path: self.path.join(name).to_string(),
+            shape: vec![self.dim],
+            init,
+            kind: ParamKind::Vector,
+        };
+        vec![spec("weight", Init::Ones), spec("bias", Init::Zeros)]
+    }
+
+    /// `x` `[.., dim]` to the same shape, in the precision of the pass.
+    pub fn forward(&self, fwd: &Forward, x: &Tensor) -> Result<Tensor> {
+        self.forward_to(fwd, x, fwd.precision().dtype())
+    }
+
+    /// The same, in f32: where the result is the residual stream itself, as in BERT.
+    pub fn forward_f32(&self, fwd: &Forward, x: &Tensor) -> Result<Tensor> {
+        self.forward_to(fwd, x, DType::F32)
+    }
+
+    fn forward_to(&self, fwd: &Forward, x: &Tensor, dtype: DType) -> Result<Tensor> {
+        let this = self.clone();
+        fwd.module(&self.path, "LayerNorm", x, move |fwd, x| {
+            let weight = fwd.param(&this.path, "weight")?;
+            let bias = fwd.param(&this.path, "bias")?;
+            let eps = this.eps as f32;
+            Ok(fused::layer_norm(x, &weight, &bias, eps, dtype)?)
         })
     }
 }

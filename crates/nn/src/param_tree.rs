@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use tt_tensor::{Device, Parameter, Seed, Shape, Tensor};
 
-use crate::adapter::Adapter;
 use crate::error::{Error, Result};
+use crate::forward::Adapter;
 
 /// How a parameter's initial values are drawn.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -40,6 +40,8 @@ pub struct ParamSpec {
 pub enum ParamKind {
     /// The weight `[out, in]` of a linear layer.
     Linear,
+    /// The weight `[in, out]` of a linear layer, as GPT-2 keeps it.
+    LinearInOut,
     /// A table of vectors `[rows, dim]`, also where it is the output head too.
     Embedding,
     /// The output head `[vocab, hidden]`.

@@ -3,8 +3,9 @@
 use std::sync::{Arc, Mutex};
 
 use tt_nn::{
-    AttentionShape, Embedding, Forward, GatedMlp, Hooks, Init, KvCache, Linear, ModulePath,
-    ParamKind, ParamSpec, ParamTree, Positions, Rope, SelfAttention,
+    Activation, AttentionMask, AttentionShape, Embedding, Forward, GatedMlp, Hooks, Init, KvCache,
+    LayerNorm, Linear, ModulePath, ParamKind, ParamSpec, ParamTree, PositionEmbedding, Positions,
+    Rope, SelfAttention, attend,
 };
 use tt_tensor::{Seed, Tape, Tensor};
 use tt_testkit::{on_each_device, relative_l2};
@@ -110,6 +111,66 @@ on_each_device! {
     }
 }
 
+/// Events of one of several hooks, in the log that they share.
+struct Named(&'static str, Arc<Log>);
+
+impl Named {
+    fn note(&self, event: &str, module: &ModulePath) {
+        self.1.note(&format!("{} {event}", self.0), module, None);
+    }
+}
+
+impl Hooks for Named {
+    fn enter_forward(&self, module: &ModulePath, _: &Tensor) -> tt_nn::Result<()> {
+        self.note("forward>", module);
+        Ok(())
+    }
+    fn exit_forward(&self, module: &ModulePath, _: &Tensor) -> tt_nn::Result<()> {
+        self.note("forward<", module);
+        Ok(())
+    }
+    fn enter_backward(&self, module: &ModulePath, _: Option<&Tensor>) -> tt_tensor::Result<()> {
+        self.note("backward>", module);
+        Ok(())
+    }
+    fn exit_backward(&self, module: &ModulePath, _: Option<&Tensor>) -> tt_tensor::Result<()> {
+        self.note("backward<", module);
+        Ok(())
+    }
+}
+
+/// Runs every module again.
+struct All;
+
+impl tt_nn::Recompute for All {
+    fn recomputes(&self, _: &ModulePath, _: &'static str) -> bool {
+        true
+    }
+}
+
+on_each_device! {
+    fn several_hooks_wrap_one_another(device) {
+        let linear = Linear::new(path("w"), 2, 2);
+        let params = ParamTree::init(&linear.params(), Seed::new(1), device).unwrap();
+        let events = |recompute: bool| {
+            let (tape, log) = (Tape::new(), Arc::new(Log::default()));
+            let mut fwd = Forward::training(&params, &tape, Seed::new(0))
+                .with_hooks(Arc::new(Named("outer", log.clone())))
+                .with_hooks(Arc::new(Named("inner", log.clone())));
+            if recompute {
+                fwd = fwd.with_recompute(Arc::new(All));
+            }
+            let y = linear.forward(&fwd, &Tensor::ones((1, 2), device).unwrap()).unwrap();
+            tape.backward(&y.sum_all().unwrap()).unwrap();
+            log.events.lock().unwrap().clone()
+        };
+        let forward = ["outer forward> w", "inner forward> w", "inner forward< w", "outer forward< w"];
+        let backward = ["outer backward> w", "inner backward> w", "inner backward< w", "outer backward< w"];
+        assert_eq!(events(false), [forward, backward].concat());
+        assert_eq!(events(true), [forward, forward, backward].concat());
+    }
+}
+
 on_each_device! {
     fn hooks_are_given_inputs_outputs_and_their_gradients(device) {
         let linear = Linear::new(path("w"), 2, 2);
@@ -156,6 +217,89 @@ on_each_device! {
         assert_eq!(cache.len(), 9);
         let parts = Tensor::cat(&parts, 1).unwrap().to_vec::<f32>().unwrap();
         assert!(relative_l2(&parts, &whole.to_vec::<f32>().unwrap()) < 1e-5);
+    }
+}
+
+on_each_device! {
+    fn attention_both_ways_sees_all_of_its_segment_and_no_padding(device) {
+        let (b, t, h, d) = (2, 5, 2, 4);
+        let params = ParamTree::init(&[], Seed::new(0), device).unwrap();
+        let fwd = Forward::inference(&params);
+        let random = |seed| Tensor::randn(0.0, 1.0, (b, t, h, d), Seed::new(seed), device).unwrap();
+        let qkv = [random(1), random(2), random(3)];
+        // Five tokens; three and padding.
+        let ids = [1u32, 1, 1, 1, 1, 1, 1, 1, 0, 0];
+        let mut at = positions(b, 0, t, device);
+        at.segment_ids = Some(Tensor::from_slice(&ids, (b, t), device).unwrap());
+        let ours = attend(&fwd, &path("attn"), qkv.clone(), &at, AttentionMask::BIDIRECTIONAL).unwrap();
+        let ours = ours.to_vec::<f32>().unwrap();
+        let [q, k, v] = qkv.map(|tensor| tensor.to_vec::<f32>().unwrap());
+        for (row, len) in [(0, 5), (1, 3)] {
+            for (query, head) in (0..len).flat_map(|query| (0..h).map(move |head| (query, head))) {
+                let at = |token: usize| ((row * t + token) * h + head) * d;
+                let dot = |key| (0..d).map(|i| q[at(query) + i] * k[at(key) + i]).sum::<f32>();
+                let weights: Vec<f32> = (0..len).map(|key| (dot(key) / (d as f32).sqrt()).exp()).collect();
+                let total: f32 = weights.iter().sum();
+                let of = |i| (0..len).map(|key| weights[key] / total * v[at(key) + i]).sum::<f32>();
+                let expected: Vec<f32> = (0..d).map(of).collect();
+                assert!(relative_l2(&ours[at(query)..at(query) + d], &expected) < 1e-5);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_a_cache_cannot_continue_is_refused_with_its_path() {
+    let device = tt_tensor::Device::Cpu;
+    let params = ParamTree::init(&[], Seed::new(0), device).unwrap();
+    let cache = KvCache::new();
+    let fwd = Forward::inference(&params).with_cache(&cache);
+    let x = Tensor::ones((1, 2, 1, 4), device).unwrap();
+    let qkv = || [x.clone(), x.clone(), x.clone()];
+    let mut at = positions(1, 0, 2, device);
+    let refusal = |at: &Positions, mask| {
+        let refused = attend(&fwd, &path("attn"), qkv(), at, mask);
+        refused.unwrap_err().to_string()
+    };
+    let message = refusal(&at, AttentionMask::BIDIRECTIONAL);
+    assert!(
+        message.contains("`attn`") && message.contains("ahead"),
+        "{message}"
+    );
+    at.segment_ids = Some(Tensor::from_slice(&[1u32, 2], (1, 2), device).unwrap());
+    let message = refusal(&at, AttentionMask::CAUSAL);
+    assert!(
+        message.contains("`attn`") && message.contains("segments"),
+        "{message}"
+    );
+    assert!(cache.is_empty());
+}
+
+on_each_device! {
+    fn layers_of_gpt2_and_bert_have_their_shapes_and_types(device) {
+        let norm = LayerNorm::new(path("norm"), 6, 1e-5);
+        let linear = Linear::new(path("fc"), 6, 10).with_bias().with_weight_in_out();
+        let table = PositionEmbedding::new(path("wpe"), 8, 6, 0.02);
+        let specs = [norm.params(), linear.params(), table.params()].concat();
+        let shapes: Vec<_> = specs.iter().map(|spec| (spec.path.as_str(), spec.shape.clone(), spec.kind)).collect();
+        assert_eq!(shapes, [
+            ("norm.weight", vec![6], ParamKind::Vector),
+            ("norm.bias", vec![6], ParamKind::Vector),
+            ("fc.weight", vec![6, 10], ParamKind::LinearInOut),
+            ("fc.bias", vec![10], ParamKind::Vector),
+            ("wpe.weight", vec![8, 6], ParamKind::Embedding),
+        ]);
+        let params = ParamTree::init(&specs, Seed::new(1), device).unwrap();
+        let fwd = Forward::inference(&params).with_precision(tt_tensor::Precision::Bf16);
+        let x = table.forward(&fwd, &positions(2, 0, 3, device)).unwrap();
+        assert_eq!((x.dims(), x.dtype()), (&[2, 3, 6][..], tt_tensor::DType::F32));
+        let y = norm.forward(&fwd, &x).unwrap();
+        assert_eq!((y.dims(), y.dtype()), (&[2, 3, 6][..], tt_tensor::DType::BF16));
+        assert_eq!(norm.forward_f32(&fwd, &x).unwrap().dtype(), tt_tensor::DType::F32);
+        let y = Activation::GeluTanh.apply(&linear.forward(&fwd, &y).unwrap()).unwrap();
+        assert_eq!((y.dims(), y.dtype()), (&[2, 3, 10][..], tt_tensor::DType::BF16));
+        let message = table.forward(&fwd, &positions(1, 6, 3, device)).unwrap_err().to_string();
+        assert!(message.contains('9') && message.contains('8'), "{message}");
     }
 }
 

@@ -1,0 +1,43 @@
+//! Functions between the layers of a feed-forward block, by the names of Hugging Face's `config.json`.
+
+use tt_tensor::{DType, Tensor};
+
+use crate::error::Result;
+
+/// An element-wise function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// `gelu`: by the error function.
+    Gelu,
+    /// `gelu_new`, `gelu_pytorch_tanh`: by the hyperbolic tangent.
+    GeluTanh,
+    Relu,
+    /// `silu`, `swish`.
+    Silu,
+}
+
+impl Activation {
+    /// The function that `hidden_act` or `activation_function` names; `None` for a name that is not known.
+    pub fn from_hf(name: &str) -> Option<Self> {
+        Some(match name {
+            "gelu" => Self::Gelu,
+            "gelu_new" | "gelu_pytorch_tanh" => Self::GeluTanh,
+            "relu" => Self::Relu,
+            "silu" | "swish" => Self::Silu,
+            _ => return None,
+        })
+    }
+
+    /// `x` of any shape to the same, computed in f32 and of `x`'s type.
+    pub fn apply(self, x: &Tensor) -> Result<Tensor> {
+        let dtype = x.dtype();
+        let x = x.to_dtype(DType::F32)?;
+        let y = match self {
+            Self::Gelu => x.gelu()?,
+            Self::GeluTanh => x.gelu_tanh()?,
+            Self::Relu => x.relu()?,
+            Self::Silu => x.silu()?,
+        };
+        Ok(y.to_dtype(dtype)?)
+    }
+}
