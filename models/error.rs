@@ -7,6 +7,8 @@ pub enum Error {
     Config { key: &'static str, why: String },
     #[error("config.json: {0}")]
     HfConfig(String),
+    #[error("the head of this model is more than a weight: a loss must ask for `Model::output`")]
+    MoreThanAWeight,
     #[error(transparent)]
     Nn(#[from] tt_nn::Error),
     #[error(transparent)]

@@ -28,9 +28,10 @@ mod modules;
 mod plugin;
 mod qwen2;
 mod qwen3;
+mod table;
+mod tensor_names;
 
 use serde_json::Value;
-use tt_config::Table;
 use tt_nn::{Forward, ModulePath, ParamSpec, Positions};
 use tt_tensor::{Tensor, fused};
 
@@ -42,6 +43,8 @@ pub use modules::modules;
 pub use plugin::{BuildModel, ModelConfig, ReadModel, entry};
 pub use qwen2::{Qwen2Config, Qwen2ForCausalLM};
 pub use qwen3::{Qwen3Config, Qwen3ForCausalLM};
+pub use table::TABLE;
+pub use tensor_names::TensorNames;
 
 /// What a model reads: a batch of token rows and where the tokens stand.
 #[derive(Clone, Debug)]
@@ -49,6 +52,8 @@ pub struct Input {
     /// u32 `[B, T]`.
     pub input_ids: Tensor,
     pub positions: Positions,
+    /// What else the batch says of each token, `[B, T]`, by name: e.g. `token_type_ids`.
+    pub fields: Vec<(&'static str, Tensor)>,
 }
 
 impl Input {
@@ -70,20 +75,68 @@ impl Input {
                 bound: past + t,
                 segment_ids: None,
             },
+            fields: Vec::new(),
         })
+    }
+
+    /// What the batch says of each token under `name`, if it does.
+    pub fn field(&self, name: &str) -> Option<&Tensor> {
+        let mut fields = self.fields.iter();
+        fields.find_map(|(known, values)| (*known == name).then_some(values))
     }
 }
 
-/// A causal language model.
+/// How a model continues a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Generation {
+    /// Token by token: every module that looks at earlier tokens keeps what it needs of them in the cache of the pass
+    /// (see [`tt_nn::KvCache`]). A model whose blocks leave the cache empty has its whole text read again for each token.
+    Cached,
+    /// The whole text is read again for each token.
+    Recomputed,
+    /// It does not, e.g. because its attention looks ahead.
+    Unable,
+}
+
+/// A language model: token ids in, hidden states and then logits out.
+///
+/// Five methods are its mathematics and sizes; those with defaults say what tells it from a causal decoder whose head is
+/// one weight and whose parameters are saved under their own paths.
 pub trait Model: Send + Sync {
-    /// All parameters, named as in Hugging Face checkpoints; a tied weight once.
+    /// All parameters by path; a tied weight once. By default they are named so in checkpoints: as Hugging Face does.
     fn params(&self) -> Vec<ParamSpec>;
 
-    /// Hidden states `[B, T, hidden]`, ready for the head. With a cache in `fwd`, `input` continues what it holds.
+    /// Hidden states `[B, T, hidden]`, ready for the last linear layer: what a head does before it (BERT's transform) is
+    /// done. With a cache in `fwd`, `input` continues what it holds.
     fn hidden_states(&self, fwd: &Forward, input: &Input) -> Result<Tensor>;
 
-    /// The output head's weight `[vocab, hidden]`.
+    /// The output head's weight `[vocab, hidden]`. A head that is more than a weight is given by [`Model::output`], and
+    /// this is [`Error::MoreThanAWeight`], so that no loss leaves out the rest unseen.
     fn head(&self, fwd: &Forward) -> Result<Tensor>;
+
+    /// The last linear layer: weight `[vocab, hidden]` and bias `[vocab]`, if it has one.
+    fn output(&self, fwd: &Forward) -> Result<fused::Head> {
+        Ok(self.head(fwd)?.into())
+    }
+
+    /// Whether no position sees those after it, so that the model can be trained to predict the next token.
+    fn is_causal(&self) -> bool {
+        true
+    }
+
+    /// How it continues a text.
+    fn generation(&self) -> Generation {
+        if self.is_causal() {
+            Generation::Cached
+        } else {
+            Generation::Unable
+        }
+    }
+
+    /// What its parameters are called in checkpoints.
+    fn tensor_names(&self) -> TensorNames {
+        TensorNames::default()
+    }
 
     /// The repeated blocks, each `hidden -> hidden`, in order: the units of remat, sharding and pipelining.
     fn blocks(&self) -> Vec<ModulePath>;
@@ -99,25 +152,6 @@ pub trait Model: Send + Sync {
     /// Logits `[B, T, vocab]`, held whole: for generation and tests. Training uses the fused loss.
     fn logits(&self, fwd: &Forward, input: &Input) -> Result<Tensor> {
         let hidden = self.hidden_states(fwd, input)?;
-        Ok(fused::logits(&hidden, &self.head(fwd)?)?)
+        Ok(fused::logits(&hidden, self.output(fwd)?)?)
     }
 }
-
-/// What `model.type` may name.
-pub const TABLE: Table<BuildModel> = Table::new(
-    "model",
-    &[
-        entry::<LlamaConfig>(
-            "llama.LlamaForCausalLM",
-            "Llama 2 and 3: RMSNorm, grouped-query attention, RoPE, SwiGLU",
-        ),
-        entry::<Qwen2Config>(
-            "qwen2.Qwen2ForCausalLM",
-            "Qwen2: Llama with biased query, key and value projections",
-        ),
-        entry::<Qwen3Config>(
-            "qwen3.Qwen3ForCausalLM",
-            "Qwen3: Llama with normalised query and key heads",
-        ),
-    ],
-);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use tt_adapters::BaseDType;
-use tt_checkpoint::{Allow, Weights};
+use tt_checkpoint::Weights;
 use tt_config::{Composition, Diagnostics};
 use tt_models::Model;
 use tt_nn::ParamTree;
@@ -77,16 +77,10 @@ impl Pretrained {
         model: &dyn Model,
         composition: &Composition,
     ) -> Result<(), Diagnostics> {
-        let specs = model.params();
-        let expected = specs
-            .iter()
-            .map(|spec| (spec.path.as_str(), spec.shape.as_slice()));
-        self.weights
-            .check(expected, &Allow::BUFFERS)
-            .map_err(|error| {
-                let section = composition.section(KEY);
-                section.error(format!("`{KEY}`: {error}")).into()
-            })
+        tt_train::check_weights(model, &self.weights).map_err(|error| {
+            let section = composition.section(KEY);
+            section.error(format!("`{KEY}`: {error}")).into()
+        })
     }
 
     pub(crate) fn load(&self, model: &dyn Model, device: Device) -> tt_train::Result<ParamTree> {

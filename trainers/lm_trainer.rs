@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use tt_models::Model;
 use tt_nn::Forward;
 use tt_tensor::{CrossEntropyParams, fused};
-use tt_train::{DeviceBatch, IGNORE, Loss, Result, Trainer};
+use tt_train::{DeviceBatch, Error, IGNORE, Loss, Result, Trainer, Training};
 
 /// `trainer.kwargs` of `lm_trainer.LMTrainer`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -38,6 +38,18 @@ impl LMTrainer {
 }
 
 impl Trainer for LMTrainer {
+    /// Error: a model that sees the token it is to predict.
+    fn post_init(&mut self, training: &mut Training) -> Result<()> {
+        if training.model.is_causal() {
+            return Ok(());
+        }
+        let why = "lm_trainer.LMTrainer predicts the next token, which this model's attention sees";
+        Err(Error::Config {
+            key: "trainer.type",
+            why: why.to_owned(),
+        })
+    }
+
     fn loss(&self, fwd: &Forward, model: &dyn Model, batch: &DeviceBatch) -> Result<Loss> {
         let hidden = model.hidden_states(fwd, &batch.input)?; // [B, T, hidden]
         // Smoothing and z-loss shape the gradient; validation reports the plain cross-entropy.
@@ -50,7 +62,7 @@ impl Trainer for LMTrainer {
                 ..self.cross_entropy
             }
         };
-        let head = model.head(fwd)?;
+        let head = model.output(fwd)?;
         let loss = fused::linear_cross_entropy(&hidden, &head, &batch.targets, params)?;
         Ok(Loss {
             sum: loss.sum,

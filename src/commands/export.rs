@@ -109,14 +109,15 @@ fn merged(config: &ExportConfig, invocation: &Invocation) -> anyhow::Result<Snap
         BaseOrigin::Pretrained(path) => Some(Weights::open(Path::new(path))?),
         BaseOrigin::Seed(_) => None,
     };
-    let mut model = TensorMap::new();
+    let (names, mut model) = (stored.model.tensor_names(), TensorMap::new());
     for spec in stored.model.params() {
-        let of_base = base_weights
-            .as_ref()
-            .and_then(|weights| weights.dtype(&spec.path));
+        let of_base = base_weights.as_ref().and_then(|weights| {
+            let name = names.found(&spec.path, |name| weights.contains(name));
+            weights.dtype(&name)
+        });
         let format = config.dtype.unwrap_or(Format::of(of_base));
         let values = merged_values(&stored, adapter, &spec.path)?;
-        model.insert(spec.path, format.tensor(&spec.shape, &values));
+        model.insert(names.saved(&spec.path), format.tensor(&spec.shape, &values));
     }
     let snapshot = described(&|name| stored.file(name))?;
     Ok(Snapshot { model, ..snapshot })

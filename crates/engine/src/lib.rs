@@ -1,12 +1,14 @@
-//! Generation: a prompt in, tokens out one by one, with a key/value cache.
+//! Generation: a prompt in, tokens out one by one, with a key/value cache if the model keeps one.
 //!
 //! Sampling draws from counter-based randomness: the same prompt, seed and weights give the same text.
 
+mod reader;
 mod sampler;
 
-use tt_models::{Input, Model};
-use tt_nn::{Forward, KvCache, ParamTree};
-use tt_tensor::Tensor;
+use tt_models::{Generation, Model};
+use tt_nn::ParamTree;
+
+use crate::reader::Reader;
 
 pub use sampler::{Sampler, Sampling};
 
@@ -16,6 +18,8 @@ pub enum Error {
     EmptyPrompt,
     #[error("the prompt has {prompt} tokens, but the model allows {max}")]
     PromptTooLong { prompt: usize, max: usize },
+    #[error("{model} cannot continue a text")]
+    CannotGenerate { model: String },
     #[error(transparent)]
     Model(#[from] tt_models::Error),
     #[error(transparent)]
@@ -32,7 +36,8 @@ pub struct Limits {
     pub eos: Option<u32>,
 }
 
-/// Continues `prompt` and returns the new tokens. Errors: an empty prompt, one longer than the model allows.
+/// Continues `prompt` and returns the new tokens. Errors: an empty prompt, one longer than the model allows, a
+/// model that generates nothing.
 pub fn generate(
     model: &dyn Model,
     params: &ParamTree,
@@ -52,6 +57,12 @@ pub fn generate_while(
     limits: &Limits,
     mut go_on: impl FnMut(u32) -> bool,
 ) -> Result<Vec<u32>> {
+    if model.generation() == Generation::Unable {
+        let config = model.hf_config();
+        let class = config["architectures"][0].as_str();
+        let model = class.unwrap_or("this model").to_owned();
+        return Err(Error::CannotGenerate { model });
+    }
     let max = model.max_positions();
     if prompt.is_empty() {
         return Err(Error::EmptyPrompt);
@@ -60,19 +71,11 @@ pub fn generate_while(
         let prompt = prompt.len();
         return Err(Error::PromptTooLong { prompt, max });
     }
-    let cache = KvCache::new();
-    let fwd = Forward::inference(params).with_cache(&cache);
-    let device = model.head(&fwd)?.device();
-    let mut new_tokens = Vec::new();
-    let mut next = prompt.to_vec();
+    let mut reader = Reader::new(model, params)?;
+    let (mut text, mut new_tokens) = (prompt.to_vec(), Vec::new());
     let room = max - prompt.len();
     while new_tokens.len() < limits.max_new_tokens {
-        let ids = Tensor::from_slice(&next, (1, next.len()), device)?;
-        let input = Input::continuing(ids, cache.len())?;
-        let hidden = model.hidden_states(&fwd, &input)?; // [1, T, hidden]
-        let last = hidden.narrow(1, next.len() - 1, 1)?;
-        let logits = tt_tensor::fused::logits(&last, &model.head(&fwd)?)?; // [1, 1, vocab]
-        let token = sampler.choose(&logits.to_vec::<f32>()?);
+        let token = sampler.choose(&reader.logits(&text)?);
         if limits.eos == Some(token) {
             break;
         }
@@ -80,7 +83,7 @@ pub fn generate_while(
         if new_tokens.len() > room || !go_on(token) {
             break;
         }
-        next = vec![token];
+        text.push(token);
     }
     Ok(new_tokens)
 }

@@ -28,6 +28,7 @@ impl DeviceBatch {
             input: Input {
                 input_ids: Tensor::from_slice(&batch.input_ids, shape, device)?,
                 positions,
+                fields: Vec::new(),
             },
             targets: Tensor::from_slice(&shifted(batch), shape, device)?,
         })

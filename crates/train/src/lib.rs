@@ -59,7 +59,7 @@ pub use spikes::{Spike, SpikeAction, SpikeGuardConfig};
 pub use state::{TrainState, base_of};
 pub use training::{Clipping, StepNumbers, StepOutput, Totals, Training};
 pub use validation::Continuation;
-pub use weights::load_params;
+pub use weights::{check_weights, load_params};
 
 pub use tt_collators::IGNORE;
 

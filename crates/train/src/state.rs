@@ -106,9 +106,9 @@ pub(crate) fn snapshot(
 }
 
 fn whole_model(training: &Training) -> Result<TensorMap> {
-    let params = training.params.iter();
+    let (names, params) = (training.model.tensor_names(), training.params.iter());
     params
-        .map(|(spec, parameter)| Ok((spec.path.clone(), host(&parameter.value())?)))
+        .map(|(spec, parameter)| Ok((names.saved(&spec.path), host(&parameter.value())?)))
         .collect()
 }
 

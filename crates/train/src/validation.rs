@@ -4,6 +4,7 @@ use std::fmt;
 
 use tt_collators::{Batch, Pipeline};
 use tt_engine::{Limits, Sampler, Sampling, generate_while};
+use tt_models::Generation;
 use tt_nn::Forward;
 use tt_tensor::{Seed, Tensor};
 
@@ -61,6 +62,9 @@ pub(crate) fn sample(
     config: &SampleConfig,
     stop: &StopFlag,
 ) -> Result<Vec<Continuation>> {
+    if training.model.generation() == Generation::Unable {
+        return Ok(Vec::new());
+    }
     let tokenizer = data.tokenizer();
     let sampling = match config.temperature {
         0.0 => Sampling::Greedy,

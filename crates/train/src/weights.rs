@@ -1,13 +1,31 @@
 //! A model's parameters from a checkpoint's tensors.
 
-use tt_checkpoint::{Allow, Weights};
+use tt_checkpoint::{Allow, StrictError, Weights};
 use tt_models::Model;
 use tt_nn::{ParamSpec, ParamTree};
 use tt_tensor::{Device, Tensor};
 
 use crate::error::{Error, Result};
 
-/// Loads every parameter of `model`, as f32. Errors: every missing, unexpected or misshapen tensor at once.
+/// That `weights` holds just the parameters of `model`, by the names that the model gives them. Error: every missing,
+/// unexpected or misshapen tensor at once.
+pub fn check_weights(model: &dyn Model, weights: &Weights) -> std::result::Result<(), StrictError> {
+    let (names, specs) = (model.tensor_names(), model.params());
+    let found = |spec: &ParamSpec| names.found(&spec.path, |name| weights.contains(name));
+    let found: Vec<_> = specs.iter().map(found).collect();
+    let shapes = specs.iter().map(|spec| spec.shape.as_slice());
+    let copies = names.copies().iter().map(|(name, _)| *name);
+    let unexpected = Allow::BUFFERS.unexpected.iter().chain(names.ignored());
+    let unexpected: Vec<_> = unexpected.copied().chain(copies).collect();
+    let allow = Allow {
+        unexpected: &unexpected,
+        ..Allow::BUFFERS
+    };
+    weights.check(found.iter().map(String::as_str).zip(shapes), &allow)
+}
+
+/// Loads every parameter of `model`, as f32. Errors: every missing, unexpected or misshapen tensor at once; a second copy
+/// of a tied weight that differs.
 pub fn load_params(model: &dyn Model, weights: &Weights, device: Device) -> Result<ParamTree> {
     load_params_with(model, weights, device, |_, value| Ok(value))
 }
@@ -19,13 +37,14 @@ pub(crate) fn load_params_with(
     device: Device,
     hold: impl Fn(&ParamSpec, Tensor) -> tt_tensor::Result<Tensor>,
 ) -> Result<ParamTree> {
-    let specs = model.params();
-    let expected = specs.iter().map(|s| (s.path.as_str(), s.shape.as_slice()));
-    weights.check(expected, &Allow::BUFFERS).map_err(Box::new)?;
+    check_weights(model, weights).map_err(Box::new)?;
+    check_copies(model, weights)?;
+    let (names, specs) = (model.tensor_names(), model.params());
     let mut values = Vec::new();
     let mut failed = None;
     let params = ParamTree::build(&specs, |spec| {
-        if let Err(error) = weights.read_f32(&spec.path, &mut values) {
+        let name = names.found(&spec.path, |name| weights.contains(name));
+        if let Err(error) = weights.read_f32(&name, &mut values) {
             // ParamTree knows no files: hold the error back and let the tree end early.
             failed.get_or_insert(error);
             values.clear();
@@ -37,4 +56,22 @@ pub(crate) fn load_params_with(
         Some(error) => Err(Error::Checkpoint(error)),
         None => Ok(params?),
     }
+}
+
+fn check_copies(model: &dyn Model, weights: &Weights) -> Result<()> {
+    let names = model.tensor_names();
+    let [mut copy, mut original] = [Vec::new(), Vec::new()];
+    for (name, path) in names.copies() {
+        if !weights.contains(name) {
+            continue;
+        }
+        let of = names.found(path, |name| weights.contains(name));
+        weights.read_f32(name, &mut copy)?;
+        weights.read_f32(&of, &mut original)?;
+        if copy != original {
+            let why = format!("`{name}` is not `{of}`, to which this model ties it");
+            return Err(Error::State(format!("{}: {why}", weights.path().display())));
+        }
+    }
+    Ok(())
 }

@@ -1,0 +1,90 @@
+//! Names of a model's tensors in files, where they are not its own paths: what is read and what is written.
+//!
+//! By default a parameter is saved under its path. Published checkpoints may lack a prefix, hold buffers that the model
+//! computes, or a tied weight a second time; [`TensorNames`] says so, for loading and saving alike.
+//!
+//! ```
+//! use tt_models::TensorNames;
+//!
+//! let names = TensorNames::default()
+//!     .renamed(|path| path.replace("gamma", "weight"))
+//!     .with_optional_prefix("transformer.")
+//!     .ignoring(&["*.attn.bias"]);
+//! assert_eq!(names.saved("transformer.ln_f.gamma"), "transformer.ln_f.weight");
+//! let published = ["ln_f.weight"];
+//! assert_eq!(names.found("transformer.ln_f.gamma", |name| published.contains(&name)), "ln_f.weight");
+//! ```
+
+use std::sync::Arc;
+
+/// How the parameters of a model are named in checkpoints; see the module.
+#[derive(Clone, Default)]
+pub struct TensorNames {
+    rename: Option<Arc<dyn Fn(&str) -> String + Send + Sync>>,
+    optional_prefix: Option<&'static str>,
+    ignored: &'static [&'static str],
+    copies: &'static [(&'static str, &'static str)],
+}
+
+impl TensorNames {
+    /// The parameter at `path` is saved as `rename(path)`, no two under one name.
+    pub fn renamed(self, rename: impl Fn(&str) -> String + Send + Sync + 'static) -> Self {
+        Self {
+            rename: Some(Arc::new(rename)),
+            ..self
+        }
+    }
+
+    /// Files may lack `prefix` at the beginning of names; it is written.
+    pub fn with_optional_prefix(self, prefix: &'static str) -> Self {
+        Self {
+            optional_prefix: Some(prefix),
+            ..self
+        }
+    }
+
+    /// Files may hold such tensors, for which the model has no use. `*` stands for any characters, dots included.
+    pub fn ignoring(self, patterns: &'static [&'static str]) -> Self {
+        Self {
+            ignored: patterns,
+            ..self
+        }
+    }
+
+    /// Files may hold, as `(name, path)`, the parameter at `path` a second time: a tied head. It must be equal, and is not
+    /// written.
+    pub fn with_copies(self, copies: &'static [(&'static str, &'static str)]) -> Self {
+        Self { copies, ..self }
+    }
+
+    /// What the parameter at `path` is called in a file that is written.
+    pub fn saved(&self, path: &str) -> String {
+        match &self.rename {
+            Some(rename) => rename(path),
+            None => path.to_owned(),
+        }
+    }
+
+    /// What it is called in a file that is read, of which `contains` tells what it holds; if it holds neither form, the
+    /// one that is written.
+    pub fn found(&self, path: &str, contains: impl Fn(&str) -> bool) -> String {
+        let saved = self.saved(path);
+        let without = self
+            .optional_prefix
+            .and_then(|prefix| saved.strip_prefix(prefix));
+        match without {
+            Some(without) if !contains(&saved) && contains(without) => without.to_owned(),
+            _ => saved,
+        }
+    }
+
+    /// Patterns of tensors to pass over.
+    pub fn ignored(&self) -> &[&'static str] {
+        self.ignored
+    }
+
+    /// Names in files, and the paths of the parameters that they repeat.
+    pub fn copies(&self) -> &[(&'static str, &'static str)] {
+        self.copies
+    }
+}
