@@ -30,6 +30,12 @@ pub struct Case {
     pub label_smoothing: f64,
     #[serde(default)]
     pub z_loss_coefficient: f64,
+    /// Parameters whose gradient is zero in exact arithmetic: what is computed is rounding noise.
+    #[serde(default)]
+    pub noise_gradients: Vec<String>,
+    /// Where gradients of vectors are zero in exact arithmetic, as start and end.
+    #[serde(default)]
+    pub zero_gradient_slices: HashMap<String, [usize; 2]>,
 }
 
 #[derive(Deserialize)]

@@ -5,7 +5,11 @@
 //! A case of another kind takes the steps of [`Check`] that hold for it, or its tensors for steps of its own.
 
 mod batches;
+mod bert;
 mod check;
+#[path = "../common/mod.rs"]
+mod common;
+mod gpt2;
 mod lora;
 
 use check::Check;
