@@ -17,6 +17,7 @@ use crate::hydra_help;
 use crate::migration;
 use crate::out;
 use crate::plugins::Plugins;
+use crate::program::{self, Program, TPU_TRAIN};
 use crate::rerun;
 use crate::supervise::{self, worker};
 use crate::sweep;
@@ -24,6 +25,7 @@ use crate::sweep;
 /// The program. What is added replaces a built-in of the same name.
 pub struct App {
     plugins: Plugins,
+    program: Program,
 }
 
 impl Default for App {
@@ -37,6 +39,16 @@ impl App {
     pub fn new() -> Self {
         Self {
             plugins: Plugins::built_in(),
+            program: TPU_TRAIN,
+        }
+    }
+
+    /// The same under another name, which help, `--version`, completion and commands to type then have:
+    /// `App::named("my-lab", env!("CARGO_PKG_VERSION"))`. Without it they say `tpu-train`.
+    pub fn named(name: &'static str, version: &'static str) -> Self {
+        Self {
+            program: Program { name, version },
+            ..Self::new()
         }
     }
 
@@ -73,6 +85,7 @@ impl App {
 
     /// Does what the arguments after the program's name ask for. Errors are printed here, once.
     pub fn run(self, args: impl IntoIterator<Item = OsString>) -> ExitCode {
+        program::set(self.program);
         let begun = worker::begin().and_then(|()| Ok(sweep::leash::watch()?));
         let done = begun
             .map_err(Failure::Run)
@@ -90,12 +103,14 @@ impl App {
         match cli::parse(args).map_err(Failure::request)? {
             Request::Help(args) => {
                 out::text(cli::help(
+                    self.program.name,
                     &configs::composer(&args, own, ROOT_CONFIG)?.groups(),
                 ));
                 Ok(ExitCode::SUCCESS)
             }
             Request::Version => {
-                out::line(concat!("tpu-train ", env!("CARGO_PKG_VERSION")));
+                let Program { name, version } = self.program;
+                out::line(format!("{name} {version}"));
                 Ok(ExitCode::SUCCESS)
             }
             Request::HydraHelp(args) => {

@@ -8,6 +8,7 @@
 use crate::cli::{self, Request};
 use crate::commands::{TABLE, TRAIN, Work};
 use crate::configs::{self, Files};
+use crate::program::{self, TPU_TRAIN};
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -45,8 +46,8 @@ impl Completion {
     /// What is printed.
     pub(crate) fn text(self, own: Files) -> String {
         match self {
-            Self::Install(shell) => shell.install().to_owned(),
-            Self::Uninstall(shell) => shell.uninstall().to_owned(),
+            Self::Install(shell) => of_program(program::running().name, shell.install()),
+            Self::Uninstall(shell) => of_program(program::running().name, shell.uninstall()),
             Self::Query => {
                 let line = std::env::var("COMP_LINE").unwrap_or_default();
                 let mut text = candidates(&line, own).join("\n");
@@ -57,6 +58,13 @@ impl Completion {
             }
         }
     }
+}
+
+/// Shell code for the program `name` from that for ours.
+fn of_program(name: &str, code: &str) -> String {
+    let identifier = |name: &str| name.replace(|c: char| !c.is_ascii_alphanumeric(), "_");
+    code.replace(TPU_TRAIN.name, name)
+        .replace(&identifier(TPU_TRAIN.name), &identifier(name))
 }
 
 impl Shell {
@@ -157,6 +165,17 @@ mod tests {
         );
         assert_eq!(split("a 'b c"), ["a", "b c"]);
         assert_eq!(split(""), [""]);
+    }
+
+    #[test]
+    fn another_program_is_completed_by_its_own_name() {
+        for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+            for code in [shell.install(), shell.uninstall()] {
+                let code = of_program("my-lab2", code);
+                assert!(!code.contains("tpu"), "{code}");
+                assert!(code.contains(" my-lab2") && code.contains("_my_lab2_complete"));
+            }
+        }
     }
 
     #[test]

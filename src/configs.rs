@@ -7,6 +7,7 @@ use tt_config::Composer;
 
 use crate::cli::Args;
 use crate::failure::Failure;
+use crate::program;
 
 /// Config files compiled into a program: (path below the root of the configs, text).
 pub type Files = &'static [(&'static str, &'static str)];
@@ -26,7 +27,7 @@ pub(crate) fn composer(args: &Args, own: Files, root: &str) -> Result<Composer, 
     let name = args.config_name.as_deref().unwrap_or(root);
     let mut composer = Composer::new(name)
         .lenient_groups(true)
-        .job_name("tpu-train");
+        .job_name(program::running().name);
     match &args.config_path {
         Some(folder) => composer = composer.directory("main", named(folder, "--config-path")?),
         None if Path::new(DEFAULT_FOLDER).is_dir() => {

@@ -8,6 +8,7 @@ use tt_metrics::{Scalars, Summary};
 use tt_train::{BadStep, Cause, Finding, Outcome, Place};
 
 use crate::out;
+use crate::program;
 use crate::quote;
 use crate::rerun;
 use crate::run_dir::{RunDir, SUMMARY};
@@ -145,7 +146,7 @@ fn without(arguments: &[String], keys: &[&str]) -> Vec<String> {
 /// The command line, quoted for a shell.
 pub(crate) fn command_line(arguments: &[String]) -> String {
     let quoted = arguments.iter().map(|argument| quote::shell(argument));
-    let words: Vec<_> = std::iter::once("tpu-train".to_owned())
+    let words: Vec<_> = std::iter::once(program::running().name.to_owned())
         .chain(quoted)
         .collect();
     words.join(" ")

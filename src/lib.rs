@@ -32,6 +32,7 @@ mod out;
 mod parameters;
 mod plugins;
 mod pretrained;
+mod program;
 mod quote;
 #[cfg(test)]
 mod reference;

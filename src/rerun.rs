@@ -12,6 +12,7 @@ use tt_config::{Composer, Composition, Value};
 
 use crate::commands::inspect::{read_node, read_overrides};
 use crate::failure::Failure;
+use crate::program;
 use crate::run_dir;
 
 /// The name of the flag.
@@ -28,7 +29,7 @@ pub(crate) fn composer(folder: &Path) -> Result<Composer, Failure> {
         )));
     }
     Ok(Composer::new("config")
-        .job_name("tpu-train")
+        .job_name(program::running().name)
         .directory("rerun", hydra)
         .applied(read_overrides(&run)?))
 }

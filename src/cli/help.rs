@@ -2,9 +2,10 @@
 
 use super::flags::FLAGS;
 use crate::commands;
+use crate::program::TPU_TRAIN;
 
-/// The help text; `groups` are the config groups with their options.
-pub(crate) fn help(groups: &[(String, Vec<String>)]) -> String {
+/// The help text of the program `name`; `groups` are the config groups with their options.
+pub(crate) fn help(name: &str, groups: &[(String, Vec<String>)]) -> String {
     let mut rows = Vec::new();
     let section = |rows: &mut Vec<(String, String)>, title: &str| {
         rows.push((format!("\n{title}:"), String::new()));
@@ -29,7 +30,7 @@ pub(crate) fn help(groups: &[(String, Vec<String>)]) -> String {
     // Titles have no second column, so they do not widen the first.
     let two_columns = rows.iter().filter(|(_, right)| !right.is_empty());
     let width = two_columns.map(|(left, _)| left.len()).max().unwrap_or(0);
-    let mut text = String::from(HELP_HEAD);
+    let mut text = HELP_HEAD.replace(TPU_TRAIN.name, name);
     for (left, right) in rows {
         text.push_str(format!("{left:width$}  {right}").trim_end());
         text.push('\n');

@@ -14,6 +14,7 @@ use crate::commands::Options;
 use crate::failure::Failure;
 use crate::origins::ORIGINS;
 use crate::out;
+use crate::program;
 use crate::resume::RESOLVED_CONFIG;
 use crate::run_dir::{self, SUMMARY};
 use crate::sweep::progress::last_row_with;
@@ -26,8 +27,9 @@ pub(crate) fn run(folders: &[String], _: &Options) -> Result<ExitCode, Failure> 
         [run] => summary(&Run::read(run)?)?,
         [a, b] => comparison(&Run::read(a)?, &Run::read(b)?),
         _ => {
+            let name = program::running().name;
             return Err(Failure::Request(anyhow!(
-                "inspect takes one run folder, or two to compare: tpu-train inspect RUN_A RUN_B"
+                "inspect takes one run folder, or two to compare: {name} inspect RUN_A RUN_B"
             )));
         }
     };

@@ -19,6 +19,7 @@ use tt_tpu::sdk::{Sdk, SdkError, SdkKind};
 use crate::commands::Options;
 use crate::failure::Failure;
 use crate::out;
+use crate::program::{self, Program};
 
 /// How a thing is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -86,14 +87,15 @@ pub(crate) fn run(operands: &[String], options: &Options) -> Result<ExitCode, Fa
         [] => {}
         [probe, file] if probe == PROBE => return probe::work(file.as_ref()),
         _ => {
+            let name = program::running().name;
             return Err(Failure::Request(anyhow!(
-                "doctor takes no operands: tpu-train doctor [--json]"
+                "doctor takes no operands: {name} doctor [--json]"
             )));
         }
     }
     let mut report = Report::default();
-    let version = env!("CARGO_PKG_VERSION");
-    report.row("program", "tpu-train", State::Ok, version);
+    let Program { name, version } = program::running();
+    report.row("program", name, State::Ok, version);
     machine::rows(&mut report);
     tpu_rows(&mut report);
     tools::rows(&mut report);
