@@ -100,7 +100,7 @@ pub enum Generation {
 
 /// A language model: token ids in, hidden states and then logits out.
 ///
-/// Five methods are its mathematics and sizes; those with defaults say what tells it from a causal decoder whose head is
+/// The methods without a default are its mathematics and sizes; the others say what tells it from a causal decoder whose head is
 /// one weight and whose parameters are saved under their own paths.
 pub trait Model: Send + Sync {
     /// All parameters by path; a tied weight once. By default they are named so in checkpoints: as Hugging Face does.
