@@ -149,6 +149,7 @@ impl tt_nn::Recompute for All {
 }
 
 on_each_device! {
+    #[full_on_tpu]
     fn several_hooks_wrap_one_another(device) {
         let linear = Linear::new(path("w"), 2, 2);
         let params = ParamTree::init(&linear.params(), Seed::new(1), device).unwrap();
@@ -221,6 +222,7 @@ on_each_device! {
 }
 
 on_each_device! {
+    #[full_on_tpu]
     fn attention_both_ways_sees_all_of_its_segment_and_no_padding(device) {
         let (b, t, h, d) = (2, 5, 2, 4);
         let params = ParamTree::init(&[], Seed::new(0), device).unwrap();
@@ -276,6 +278,7 @@ fn what_a_cache_cannot_continue_is_refused_with_its_path() {
 }
 
 on_each_device! {
+    #[full_on_tpu]
     fn layers_of_gpt2_and_bert_have_their_shapes_and_types(device) {
         let norm = LayerNorm::new(path("norm"), 6, 1e-5);
         let linear = Linear::new(path("fc"), 6, 10).with_bias().with_weight_in_out();

@@ -246,6 +246,7 @@ on_each_device! {
 }
 
 on_each_device! {
+    #[full_on_tpu]
     fn token_losses_are_those_that_the_fused_loss_sums(device) {
         // More than one chunk; 65 columns are not whole vectors.
         for (rows, dim, vocab, label_smoothing, z_loss, biased) in
@@ -279,6 +280,7 @@ on_each_device! {
 }
 
 on_each_device! {
+    #[full_on_tpu]
     fn log_probabilities_of_rows_are_sums_over_their_tokens(device) {
         let (b, t, dim, vocab) = (2, 3, 4, 7);
         let labels = [-100i64, 3, 6, 0, -100, -100];
@@ -301,6 +303,7 @@ on_each_device! {
 }
 
 on_each_device! {
+    #[full_on_tpu]
     fn layer_norm_takes_out_the_mean_and_divides_by_the_deviation(device) {
         for (rows, dim) in [(1, 3), (3, 8), (5, 17), (70, 256)] {
             let given = [input("x", &[rows, dim], 1), input("w", &[dim], 2), input("b", &[dim], 3)];
@@ -324,6 +327,7 @@ on_each_device! {
 }
 
 on_each_device! {
+    #[full_on_tpu]
     fn a_linear_layer_with_its_weight_transposed_is_the_same_layer(device) {
         for (rows, inputs, outputs) in [(1, 1, 1), (6, 16, 32), (33, 17, 65)] {
             let given = [input("x", &[rows, inputs], 1), input("w", &[inputs, outputs], 2), input("b", &[outputs], 3)];
