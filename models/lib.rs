@@ -152,6 +152,6 @@ pub trait Model: Send + Sync {
     /// Logits `[B, T, vocab]`, held whole: for generation and tests. Training uses the fused loss.
     fn logits(&self, fwd: &Forward, input: &Input) -> Result<Tensor> {
         let hidden = self.hidden_states(fwd, input)?;
-        Ok(fused::logits(&hidden, self.output(fwd)?)?)
+        Ok(fused::logits(&hidden, &self.output(fwd)?)?)
     }
 }

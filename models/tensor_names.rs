@@ -17,10 +17,13 @@
 
 use std::sync::Arc;
 
+/// From a path to a name in files.
+type Rename = Arc<dyn Fn(&str) -> String + Send + Sync>;
+
 /// How the parameters of a model are named in checkpoints; see the module.
 #[derive(Clone, Default)]
 pub struct TensorNames {
-    rename: Option<Arc<dyn Fn(&str) -> String + Send + Sync>>,
+    rename: Option<Rename>,
     optional_prefix: Option<&'static str>,
     ignored: &'static [&'static str],
     copies: &'static [(&'static str, &'static str)],

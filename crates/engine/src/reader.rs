@@ -55,7 +55,7 @@ impl<'a> Reader<'a> {
         let input = Input::continuing(ids, seen)?;
         let hidden = self.model.hidden_states(fwd, &input)?; // [1, T, hidden]
         let last = hidden.narrow(1, new.len() - 1, 1)?;
-        let logits = fused::logits(&last, self.model.output(fwd)?)?; // [1, 1, vocab]
+        let logits = fused::logits(&last, &self.model.output(fwd)?)?; // [1, 1, vocab]
         Ok(logits.to_vec::<f32>()?)
     }
 }

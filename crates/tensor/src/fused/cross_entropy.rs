@@ -30,12 +30,12 @@ pub struct CrossEntropy {
 /// By token: [`linear_token_losses`](super::linear_token_losses).
 pub fn linear_cross_entropy(
     hidden: &Tensor,
-    head: impl Into<Head>,
+    head: &(impl Into<Head> + Clone),
     labels: &Tensor,
     params: CrossEntropyParams,
 ) -> Result<CrossEntropy> {
     const OP: &str = "linear_cross_entropy";
-    let head = head.into();
+    let head: Head = head.clone().into();
     let device = common_device(OP, &[hidden.device, head.weight.device, labels.device])?;
     let (hidden, weight) = head.without_bias(OP, hidden)?;
     let [_, dim] = weight.dims_of(OP)?;

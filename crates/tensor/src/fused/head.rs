@@ -22,18 +22,6 @@ impl From<Tensor> for Head {
     }
 }
 
-impl From<&Tensor> for Head {
-    fn from(weight: &Tensor) -> Self {
-        weight.clone().into()
-    }
-}
-
-impl From<&Head> for Head {
-    fn from(head: &Head) -> Self {
-        head.clone()
-    }
-}
-
 impl Head {
     /// Hidden states and weight for a loss that knows no bias, both dense: the bias becomes a column of the weight, which
     /// meets a column of ones. Errors: a bias of another shape than `[V]`.
@@ -61,8 +49,8 @@ impl Head {
 }
 
 /// What a model's head says of `hidden` `[.., D]`: f32 `[.., V]`, not rounded to the type of `hidden`.
-pub fn logits(hidden: &Tensor, head: impl Into<Head>) -> Result<Tensor> {
-    let Head { weight, bias } = head.into();
+pub fn logits(hidden: &Tensor, head: &(impl Into<Head> + Clone)) -> Result<Tensor> {
+    let Head { weight, bias } = head.clone().into();
     linear_to(
         DType::F32,
         hidden,

@@ -29,12 +29,12 @@ const MAX_LOGITS: usize = 8 << 20;
 /// `hidden` `[.., D]`, `head` `[V, D]` (with a bias `[V]` or without), `labels` i64 `[..]`.
 pub fn linear_token_losses(
     hidden: &Tensor,
-    head: impl Into<Head>,
+    head: &(impl Into<Head> + Clone),
     labels: &Tensor,
     params: CrossEntropyParams,
 ) -> Result<Tensor> {
     const OP: &str = "linear_token_losses";
-    let head = head.into();
+    let head: Head = head.clone().into();
     let device = common_device(OP, &[hidden.device, head.weight.device, labels.device])?;
     let (hidden, weight) = head.without_bias(OP, hidden)?;
     let [vocab, dim] = weight.dims_of(OP)?;
@@ -97,7 +97,7 @@ pub fn linear_token_losses(
 /// Shapes and memory are those of [`linear_token_losses`].
 pub fn linear_log_probs(
     hidden: &Tensor,
-    head: impl Into<Head>,
+    head: &(impl Into<Head> + Clone),
     targets: &Tensor,
     ignore_index: i64,
 ) -> Result<Tensor> {

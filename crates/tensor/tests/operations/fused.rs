@@ -263,7 +263,7 @@ on_each_device! {
             let given = &given[..if biased { 3 } else { 2 }];
             let head = |x: &[Tensor]| fused::Head { weight: x[1].clone(), bias: x.get(2).cloned() };
             agree("linear_token_losses", device, given, &|x| {
-                fused::linear_token_losses(&x[0], head(x), &targets, params)
+                fused::linear_token_losses(&x[0], &head(x), &targets, params)
             }, &|x| {
                 let logits = fused::linear(&x[0], &x[1], x.get(2))?;
                 let log_probs = logits.log_softmax(1)?;
@@ -273,8 +273,8 @@ on_each_device! {
                 hard.add(&soft)?.add(&z)?.reshape(rows)?.mul(&valid)
             });
             agree("linear_cross_entropy", device, given, &|x| {
-                Ok(fused::linear_cross_entropy(&x[0], head(x), &targets, params)?.sum)
-            }, &|x| fused::linear_token_losses(&x[0], head(x), &targets, params)?.sum_all());
+                Ok(fused::linear_cross_entropy(&x[0], &head(x), &targets, params)?.sum)
+            }, &|x| fused::linear_token_losses(&x[0], &head(x), &targets, params)?.sum_all());
         }
     }
 }

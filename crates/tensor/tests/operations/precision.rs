@@ -142,7 +142,7 @@ on_each_device! {
         });
         check("token losses", device, [&[&[30, 16]], &[&[50, 16], &[50]]], 2.0, &|x, w| {
             let head = fused::Head { weight: w[0].clone(), bias: Some(w[1].clone()) };
-            fused::linear_token_losses(&x[0], head, &labels, params)
+            fused::linear_token_losses(&x[0], &head, &labels, params)
         });
     }
 }
