@@ -22,10 +22,10 @@ use crate::invocation::Invocation;
 use crate::migration;
 use crate::out;
 use crate::plugins::Plugins;
-use tt_run::program::{self, Program, TPU_TRAIN};
 use crate::rerun;
 use crate::supervise;
 use crate::sweep;
+use tt_run::program::{self, Program, TPU_TRAIN};
 
 /// The program. What is added replaces a built-in of the same name.
 pub struct App {

@@ -10,8 +10,8 @@ use anyhow::anyhow;
 use serde_json::{Map, Value as Json};
 use tt_config::Node;
 use tt_metrics::last_row_with;
-use tt_run::{RecordedRun, program};
 use tt_run::run_dir::{self, RESOLVED_CONFIG, SUMMARY};
+use tt_run::{RecordedRun, program};
 
 use crate::args::Options;
 use crate::failure::Failure;

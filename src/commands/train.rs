@@ -10,7 +10,7 @@ use tt_launch::{StopSignal, worker};
 use tt_metrics::{Jsonl, Metrics, RunInfo, Sink, Truncation};
 use tt_nn::ParamTree;
 use tt_run::ending::{advice, conclude};
-use tt_run::{Decision, Entered, HeldFolder, OutputDir, Resume, RunDir, RunRequest, Start};
+use tt_run::{Decision, Entered, HeldFolder, OutputDir, Resume, RunRequest, Start};
 use tt_tensor::Device;
 use tt_train::{Ending, StopFlag, TrainState};
 
@@ -61,14 +61,13 @@ fn train(
     if let Some(checkpoint) = &checkpoint {
         warn_of_changes(checkpoint, &data, device)?;
     }
-    let first_step = checkpoint.as_ref().map_or(0, Checkpoint::step);
     let sinks = std::mem::take(&mut setup.sinks);
     let mut run = RunInfo {
         name: setup.config.name.clone(),
         project: setup.config.project.clone(),
         notes: setup.config.notes.clone(),
         step: first_step,
-        num_steps: setup.trainer_config.max_steps,
+        num_steps: max_steps,
         log_interval: setup.trainer_config.log_interval,
         ..RunInfo::default()
     };

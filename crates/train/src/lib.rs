@@ -67,7 +67,7 @@ pub use loss_scale::LossScaleConfig;
 pub use reduce::{Local, Reduce};
 pub use rehearsal::{Footprint, ParameterCount, Rehearsal};
 pub use spikes::{Spike, SpikeAction, SpikeGuardConfig};
-pub use state::{TrainState, base_of};
+pub use state::TrainState;
 pub use step::{Judgement, StepOutput};
 pub use stop::StopFlag;
 pub use totals::{StepNumbers, Totals};

@@ -1,5 +1,7 @@
 //! `state.json`: everything of a run that must survive, but for tensors.
 
+use std::path::Path;
+
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use tt_checkpoint::Checkpoint;
