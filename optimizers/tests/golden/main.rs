@@ -1,0 +1,4 @@
+//! Optimizers and schedules against what PyTorch and transformers give.
+
+mod optimizers;
+mod schedulers;
