@@ -13,7 +13,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tt_nn::ParamTree;
-use tt_tensor::{Parameter, Tensor, UpdateRule, fused};
+use tt_tensor::{Parameter, Shard, Tensor, UpdateRule, fused};
 
 use crate::error::Result;
 use crate::metrics::StepMetrics;
@@ -167,10 +167,10 @@ impl Adafactor {
         let has_mean = matches!(&form, Form::Transformers(c) if c.beta1.is_some());
         let mut entries = Vec::new();
         for (spec, parameter) in params.iter().filter(|(_, p)| p.is_trainable()) {
-            let device = parameter.value().device();
-            let zeros = |shape: &[usize]| Tensor::zeros(shape, device);
-            let shape = &spec.shape;
-            let second = match shape.as_slice() {
+            let value = parameter.value();
+            let zeros = |shape: &[usize]| Tensor::zeros(shape, value.device());
+            let shape = value.dims();
+            let second = match shape {
                 [leading @ .., rows, cols] => Second::Factored {
                     row: zeros(&[leading, &[*rows, 1]].concat())?,
                     col: zeros(&[leading, &[1, *cols]].concat())?,
@@ -290,6 +290,12 @@ impl Second {
     }
 }
 
+/// Which parts of the factored means of a parameter are held here: sums have one index in place of those they go over.
+fn factored(parameter: &Shard) -> [Shard; 2] {
+    let rank = parameter.shape().len();
+    [rank - 1, rank - 2].map(|dim| parameter.clone().reduced(dim))
+}
+
 impl Optimizer for Adafactor {
     fn lr(&self) -> f64 {
         self.form.lr(self.step + 1)
@@ -372,22 +378,25 @@ impl Optimizer for Adafactor {
         let [row_name, col_name, whole_name] = self.form.names();
         let mut slots = Vec::new();
         for entry in &self.entries {
-            let mut add = |name, value: &Tensor| {
+            let mut add = |name, shard: &Shard, value: &Tensor| {
                 slots.push(Slot {
                     parameter: entry.parameter.path().to_owned(),
                     name,
+                    shard: shard.clone(),
                     value: value.clone(),
                 });
             };
+            let whole = entry.parameter.shard();
             match &entry.second {
-                Second::Whole(v) => add(whole_name, v),
+                Second::Whole(v) => add(whole_name, whole, v),
                 Second::Factored { row, col } => {
-                    add(row_name, row);
-                    add(col_name, col);
+                    let [rows, cols] = factored(whole);
+                    add(row_name, &rows, row);
+                    add(col_name, &cols, col);
                 }
             }
             if let Some(mean) = &entry.exp_avg {
-                add("exp_avg", mean);
+                add("exp_avg", whole, mean);
             }
         }
         slots
@@ -397,20 +406,22 @@ impl Optimizer for Adafactor {
         self.step = steps;
         let [row_name, col_name, whole_name] = self.form.names();
         for entry in &mut self.entries {
-            let path = entry.parameter.path().to_owned();
-            let mut take = |name, state: &mut Tensor| -> Result<()> {
-                *state = restored(load, &path, name, state)?;
+            let path = entry.parameter.path();
+            let mut take = |name, shard: &Shard, state: &mut Tensor| -> Result<()> {
+                *state = restored(load, path, name, shard, state)?;
                 Ok(())
             };
+            let whole = entry.parameter.shard();
             match &mut entry.second {
-                Second::Whole(v) => take(whole_name, v)?,
+                Second::Whole(v) => take(whole_name, whole, v)?,
                 Second::Factored { row, col } => {
-                    take(row_name, row)?;
-                    take(col_name, col)?;
+                    let [rows, cols] = factored(whole);
+                    take(row_name, &rows, row)?;
+                    take(col_name, &cols, col)?;
                 }
             }
             if let Some(mean) = &mut entry.exp_avg {
-                take("exp_avg", mean)?;
+                take("exp_avg", whole, mean)?;
             }
         }
         Ok(())

@@ -65,9 +65,10 @@ impl<R: Rule> Elementwise<R> {
     pub fn new(rule: R, params: &ParamTree) -> Result<Self> {
         let mut entries = Vec::new();
         for (spec, parameter) in params.iter().filter(|(_, p)| p.is_trainable()) {
-            let device = parameter.value().device();
+            let value = parameter.value();
             let state = |_| {
-                let state = Tensor::full(rule.initial_state(), spec.shape.clone(), device)?;
+                let state =
+                    Tensor::full(rule.initial_state(), value.shape().clone(), value.device())?;
                 Ok(state.to_dtype(rule.state_dtype().dtype())?)
             };
             entries.push(Entry {
@@ -137,11 +138,12 @@ impl<R: Rule> Optimizer for Elementwise<R> {
     fn slots(&self) -> Vec<Slot> {
         let names = self.rule.state_names();
         let of_entry = |entry: &Entry| {
-            let parameter = entry.parameter.path().to_owned();
+            let parameter = entry.parameter.clone();
             let states = names.iter().zip(entry.states.clone());
             let slots = states.map(move |(name, value)| Slot {
-                parameter: parameter.clone(),
+                parameter: parameter.path().to_owned(),
                 name,
+                shard: parameter.shard().clone(),
                 value,
             });
             slots.collect::<Vec<_>>()
@@ -153,7 +155,8 @@ impl<R: Rule> Optimizer for Elementwise<R> {
         self.step = steps;
         for entry in &mut self.entries {
             for (name, state) in self.rule.state_names().iter().zip(&mut entry.states) {
-                *state = restored(load, entry.parameter.path(), name, state)?;
+                let parameter = &entry.parameter;
+                *state = restored(load, parameter.path(), name, parameter.shard(), state)?;
             }
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! The optimizers of a run: usually one, or several that share the parameters out among them.
 
 use tt_nn::{ParamSpec, PathGlob};
-use tt_tensor::Tensor;
+use tt_tensor::{Shard, Tensor};
 
 use crate::error::Result;
 use crate::{Optimizer, Schedule, Slot, StepContext};
@@ -93,17 +93,19 @@ impl Optimizers {
             .flat_map(move |it| of_one(it).into_iter().map(|slot| (it.name.as_str(), slot)))
     }
 
-    /// Takes up a saved state. `load` gives the saved value of (optimizer, parameter path, slot).
+    /// Takes up a saved state. `load` gives the saved value of (optimizer, parameter path, slot), this part of it.
     pub fn restore(
         &mut self,
         steps: u64,
-        load: &mut dyn FnMut(&str, &str, &'static str) -> Result<Tensor>,
+        load: &mut dyn FnMut(&str, &str, &'static str, &Shard) -> Result<Tensor>,
     ) -> Result<()> {
         for Scheduled {
             name, optimizer, ..
         } in &mut self.0
         {
-            optimizer.restore(steps, &mut |parameter, slot| load(name, parameter, slot))?;
+            optimizer.restore(steps, &mut |parameter, slot, shard| {
+                load(name, parameter, slot, shard)
+            })?;
         }
         Ok(())
     }

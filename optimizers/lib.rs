@@ -39,7 +39,7 @@ mod state;
 
 use tt_config::{Diagnostics, Entry, Section, Table};
 use tt_nn::ParamTree;
-use tt_tensor::Tensor;
+use tt_tensor::{Shard, Tensor};
 
 pub use adafactor::{Adafactor, AdafactorConfig, TorchAdafactorConfig};
 pub use adagrad::{Adagrad, AdagradConfig};
@@ -75,6 +75,9 @@ pub struct Slot {
     /// Path of the parameter it belongs to.
     pub parameter: String,
     pub name: &'static str,
+    /// Which part of the state this is: usually as the parameter's.
+    pub shard: Shard,
+    /// In the shard's local shape.
     pub value: Tensor,
 }
 
@@ -102,8 +105,8 @@ pub trait Optimizer: Send {
     fn restore(&mut self, steps: u64, load: &mut LoadSlot) -> Result<()>;
 }
 
-/// Gives the saved value of a slot by parameter path and slot name, as f32, in the shape it was saved in.
-pub type LoadSlot<'a> = dyn FnMut(&str, &'static str) -> Result<Tensor> + 'a;
+/// Gives the saved value of a slot by parameter path and slot name, as f32: that part of it which is held here.
+pub type LoadSlot<'a> = dyn FnMut(&str, &'static str, &Shard) -> Result<Tensor> + 'a;
 
 /// Reads an optimizer's `kwargs`; it is made once there are parameters.
 pub type BuildOptimizer = fn(&Section<'_>) -> std::result::Result<MakeOptimizer, Diagnostics>;

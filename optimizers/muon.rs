@@ -190,10 +190,10 @@ impl Muon {
         let mut entries = Vec::new();
         for (spec, parameter) in params.iter() {
             if takes(spec) && parameter.is_trainable() {
-                let device = parameter.value().device();
+                let value = parameter.value();
                 entries.push(Entry {
                     parameter: parameter.clone(),
-                    momentum: Tensor::zeros(spec.shape.clone(), device)?,
+                    momentum: Tensor::zeros(value.shape().clone(), value.device())?,
                 });
             }
         }
@@ -328,6 +328,7 @@ impl Optimizer for Muon {
         let of_entry = |entry: &Entry| Slot {
             parameter: entry.parameter.path().to_owned(),
             name: MOMENTUM,
+            shard: entry.parameter.shard().clone(),
             value: entry.momentum.clone(),
         };
         let mut slots: Vec<Slot> = self.entries.iter().map(of_entry).collect();
@@ -338,8 +339,9 @@ impl Optimizer for Muon {
     fn restore(&mut self, steps: u64, load: &mut LoadSlot) -> Result<()> {
         self.step = steps;
         for entry in &mut self.entries {
-            let path = entry.parameter.path();
-            entry.momentum = restored(load, path, MOMENTUM, &entry.momentum)?;
+            let parameter = &entry.parameter;
+            let (path, shard) = (parameter.path(), parameter.shard());
+            entry.momentum = restored(load, path, MOMENTUM, shard, &entry.momentum)?;
         }
         self.rest.restore(steps, load)
     }

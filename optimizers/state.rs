@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
-use tt_tensor::{DType, Tensor};
+use tt_tensor::{DType, Shard, Tensor};
 
 use crate::LoadSlot;
 use crate::error::{Error, Result};
@@ -57,14 +57,16 @@ impl StateDtype {
     }
 }
 
-/// The saved value of a slot, in the shape and number format of `current`. Error: another shape.
+/// The saved value of a slot, of which `current` is the part `shard`, in the number format of `current`. Error: another
+/// shape.
 pub(crate) fn restored(
     load: &mut LoadSlot,
     parameter: &str,
     slot: &'static str,
+    shard: &Shard,
     current: &Tensor,
 ) -> Result<Tensor> {
-    let saved = load(parameter, slot)?;
+    let saved = load(parameter, slot, shard)?;
     if saved.dims() != current.dims() {
         return Err(Error::State {
             parameter: parameter.to_owned(),

@@ -4,13 +4,15 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 use tt_checkpoint::{
-    CheckpointConfig, Dtype, HostTensor, SavedAdapter, Snapshot, TensorMap, Weights,
+    CheckpointConfig, Dtype, Error, HostTensor, LazyTensor, SavedAdapter, Snapshot, TensorSource,
+    Weights,
 };
 use tt_tensor::DType;
 use tt_train::BaseOrigin;
@@ -19,7 +21,7 @@ use crate::commands::Invocation;
 use crate::device::DeviceConfig;
 use crate::failure::Failure;
 use crate::out;
-use crate::stored::{self, Stored, StoredAdapter, read_json};
+use crate::stored::{self, Stored, read_json};
 
 /// The root config of `export`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -50,20 +52,30 @@ enum Format {
 pub(crate) fn run(invocation: Invocation) -> Result<ExitCode, Failure> {
     let config: ExportConfig = invocation.composition.extract("")?;
     config.device.start_threads()?;
-    let exported = match config.merge {
-        true => merged(&config, &invocation),
-        false => as_it_is(&config),
+    let exported = if config.merge {
+        merged(&config, &invocation)
+    } else {
+        as_it_is(&config)
     };
     let mut snapshot = exported.map_err(Failure::Request)?;
     name_format(&mut snapshot);
     let max_shard_bytes = CheckpointConfig::default().max_shard_bytes.get();
-    tt_checkpoint::save_model(&config.out, &snapshot, max_shard_bytes).map_err(Failure::run)?;
+    tt_checkpoint::save_model(&config.out, snapshot, max_shard_bytes).map_err(|error| {
+        match error {
+            // What is asked for cannot be had of these weights.
+            Error::Source { source, .. } => Failure::Request(anyhow!(source)),
+            error => Failure::run(error),
+        }
+    })?;
     out::line(format!("wrote {}", config.out.display()));
     Ok(ExitCode::SUCCESS)
 }
 
+/// Each tensor is read, or merged, when it is written: no two are held.
+type Exported = Snapshot<LazyTensor<'static>>;
+
 /// The folder without the trainer's state.
-fn as_it_is(config: &ExportConfig) -> anyhow::Result<Snapshot> {
+fn as_it_is(config: &ExportConfig) -> anyhow::Result<Exported> {
     let folder = stored::folder(Path::new(&config.checkpoint))?;
     let files = |name: &str| Some(folder.join(name)).filter(|path| path.is_file());
     let mut snapshot = described(&files)?;
@@ -79,23 +91,30 @@ fn as_it_is(config: &ExportConfig) -> anyhow::Result<Snapshot> {
         }
         None => Weights::open(&folder)?,
     };
+    let weights = Arc::new(weights);
     for name in weights.names() {
-        let tensor = match config.dtype {
-            None => weights.read(name)?,
-            Some(format) => {
-                let mut values = Vec::new();
-                weights.read_f32(name, &mut values)?;
-                let shape = weights.shape(name).unwrap_or_default();
-                format.tensor(shape, &values)
-            }
+        let (shape, stored_dtype) = (weights.shape(name), weights.dtype(name));
+        let shape = shape.unwrap_or_default().to_vec();
+        let (from, key, format) = (weights.clone(), name.to_owned(), config.dtype);
+        let dtype = match format {
+            None => stored_dtype.context("a tensor without a type")?,
+            Some(format) => format.dtype(),
         };
+        let tensor = LazyTensor::new(dtype, shape.clone(), move || {
+            let Some(format) = format else {
+                return Ok(from.read(&key)?);
+            };
+            let mut values = Vec::new();
+            from.read_f32(&key, &mut values)?;
+            Ok(format.tensor(&shape, &values))
+        });
         snapshot.model.insert(name.to_owned(), tensor);
     }
     Ok(snapshot)
 }
 
 /// The base with the adapter added to it.
-fn merged(config: &ExportConfig, invocation: &Invocation) -> anyhow::Result<Snapshot> {
+fn merged(config: &ExportConfig, invocation: &Invocation) -> anyhow::Result<Exported> {
     let (path, base) = (Path::new(&config.checkpoint), config.base.as_deref());
     let device = config.device.device()?;
     let stored = Stored::open(path, base, &invocation.plugins, device)?;
@@ -109,31 +128,39 @@ fn merged(config: &ExportConfig, invocation: &Invocation) -> anyhow::Result<Snap
         BaseOrigin::Pretrained(path) => Some(Weights::open(Path::new(path))?),
         BaseOrigin::Seed(_) => None,
     };
-    let (names, mut model) = (stored.model.tensor_names(), TensorMap::new());
-    for spec in stored.model.params() {
+    let snapshot = described(&|name| stored.file(name))?;
+    let (names, stored) = (stored.model.tensor_names(), Arc::new(stored));
+    let tensors = stored.model.params().into_iter().map(|spec| {
         let of_base = base_weights.as_ref().and_then(|weights| {
             let name = names.found(&spec.path, |name| weights.contains(name));
             weights.dtype(&name)
         });
         let format = config.dtype.unwrap_or(Format::of(of_base));
-        let values = merged_values(&stored, adapter, &spec.path)?;
-        model.insert(names.saved(&spec.path), format.tensor(&spec.shape, &values));
-    }
-    let snapshot = described(&|name| stored.file(name))?;
-    Ok(Snapshot { model, ..snapshot })
+        let (of, shape, path) = (stored.clone(), spec.shape.clone(), spec.path.clone());
+        let tensor = LazyTensor::new(format.dtype(), spec.shape, move || {
+            Ok(format.tensor(&shape, &merged_values(&of, &path)?))
+        });
+        (names.saved(&spec.path), tensor)
+    });
+    Ok(Snapshot {
+        model: tensors.collect(),
+        ..snapshot
+    })
 }
 
-fn merged_values(stored: &Stored, adapter: &StoredAdapter, path: &str) -> anyhow::Result<Vec<f32>> {
+fn merged_values(stored: &Stored, path: &str) -> anyhow::Result<Vec<f32>> {
     let value = stored.params.get(path)?.value().to_dtype(DType::F32)?;
     let layer = path.strip_suffix(".weight").unwrap_or_default();
-    Ok(match adapter.lora.delta(layer, &stored.params)? {
+    let lora = stored.adapter.as_ref().map(|adapter| &adapter.lora);
+    let delta = lora.map(|lora| lora.delta(layer, &stored.params));
+    Ok(match delta.transpose()?.flatten() {
         Some(delta) => value.add(&delta)?.to_vec()?,
         None => value.to_vec()?,
     })
 }
 
 /// Configs and tokenizer; `file` finds each by its name.
-fn described(file: &dyn Fn(&str) -> Option<PathBuf>) -> anyhow::Result<Snapshot> {
+fn described(file: &dyn Fn(&str) -> Option<PathBuf>) -> anyhow::Result<Exported> {
     /// What `AutoTokenizer` reads.
     const ASSETS: &[&str] = &[
         "added_tokens.json",
@@ -158,8 +185,8 @@ fn described(file: &dyn Fn(&str) -> Option<PathBuf>) -> anyhow::Result<Snapshot>
 }
 
 /// Has the config say what the weights are in, if they are all in one format.
-fn name_format(snapshot: &mut Snapshot) {
-    let mut dtypes = snapshot.model.values().map(|tensor| tensor.dtype);
+fn name_format(snapshot: &mut Exported) {
+    let mut dtypes = snapshot.model.values().map(TensorSource::dtype);
     let Some(first) = dtypes
         .next()
         .filter(|first| dtypes.all(|other| other == *first))
@@ -191,6 +218,14 @@ impl Format {
             Self::F32 => "float32",
             Self::Bf16 => "bfloat16",
             Self::F16 => "float16",
+        }
+    }
+
+    fn dtype(self) -> Dtype {
+        match self {
+            Self::F32 => Dtype::F32,
+            Self::Bf16 => Dtype::BF16,
+            Self::F16 => Dtype::F16,
         }
     }
 

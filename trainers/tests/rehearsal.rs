@@ -91,7 +91,8 @@ fn train(way: Way, device: Device) -> Result<[usize; 3]> {
             .sum(),
         slots.map(|(_, slot)| slot.value.elem_count()).sum(),
     ];
-    training.apply(totals)?;
+    let judgement = training.judge(&totals)?;
+    training.take_step(judgement)?;
     Ok(sizes)
 }
 

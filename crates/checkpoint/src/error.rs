@@ -2,12 +2,16 @@
 
 use std::{
     fmt, io,
+    ops::Range,
     path::{Path, PathBuf},
 };
 
 use crate::bytes::Bytes;
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why the bytes of a tensor that is to be written could not be had.
+pub type SourceError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Any failure to write or read a checkpoint or a weights file.
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +51,14 @@ pub enum Error {
         actual_bytes: usize,
     },
 
+    /// The tensors to be written are for the caller to read, and it could not.
+    #[error("cannot read the tensor `{name}` to write it")]
+    Source { name: String, source: SourceError },
+
+    /// Never seen by the caller, who knows why.
+    #[error("the data of the tensors did not come to its end")]
+    Abandoned,
+
     #[error("the checkpoint writer stopped with a panic: {0}")]
     WriterPanicked(String),
 
@@ -83,6 +95,13 @@ pub enum Error {
         path: PathBuf,
         name: String,
         nearest: Option<String>,
+    },
+
+    #[error("elements {run:?} of tensor `{name}`, which has {num_elements}")]
+    Beyond {
+        name: String,
+        run: Range<usize>,
+        num_elements: usize,
     },
 
     #[error("tensor `{name}` in {} is {dtype}, which does not convert to f32", path.display())]

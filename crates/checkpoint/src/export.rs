@@ -3,15 +3,21 @@
 use std::path::{Path, PathBuf};
 
 use crate::{
+    data_file::InPlace,
     disk,
     error::{Error, Result},
-    layout::{self, Snapshot},
+    layout::Snapshot,
+    source::TensorSource,
 };
 
-/// Writes the model of `snapshot` to the new folder `dir`; its optimizer and state are left out.
+/// Writes the model of `snapshot` to the new folder `dir`, tensor by tensor; its optimizer and state are left out.
 ///
 /// The folder gets its name when all is in it. Errors: `dir` exists and is not empty.
-pub fn save_model(dir: &Path, snapshot: &Snapshot, max_shard_bytes: u64) -> Result<()> {
+pub fn save_model<T: TensorSource>(
+    dir: &Path,
+    snapshot: Snapshot<T>,
+    max_shard_bytes: u64,
+) -> Result<()> {
     let is_taken = match std::fs::read_dir(dir) {
         Ok(mut entries) => entries.next().is_some(),
         Err(_) => dir.symlink_metadata().is_ok(),
@@ -22,8 +28,9 @@ pub fn save_model(dir: &Path, snapshot: &Snapshot, max_shard_bytes: u64) -> Resu
         return Err(Error::io("write to", dir, source));
     }
     let temp = temporary(dir);
+    let (outline, tensors) = snapshot.split(max_shard_bytes);
     let written = disk::create_dir(&temp)
-        .and_then(|()| layout::write_model_files(&temp, snapshot, max_shard_bytes))
+        .and_then(|()| outline.write_model(&temp, &mut InPlace::new(tensors)))
         .and_then(|_| disk::sync_dir(&temp))
         .and_then(|()| disk::rename(&temp, dir));
     if written.is_err() {

@@ -1,7 +1,8 @@
 //! Checkpoints: snapshot, background writer, manifest, Hugging Face layout, retention, strict
 //! loading. Host data only: what a tensor is on a device is for the caller.
 //!
-//! A [`Snapshot`] goes to the [`Writer`], which writes it in the background; [`latest`] finds
+//! A [`Snapshot`] goes to the [`Writer`], which writes it in the background, read piece by piece from where its tensors
+//! are; [`latest`] finds
 //! the newest complete [`Checkpoint`]; [`Weights`] reads the tensors of that, or of any model
 //! folder from elsewhere.
 //!
@@ -32,6 +33,7 @@ compile_error!("tensors are copied to and from little-endian files as they lie i
 mod adapter;
 mod bytes;
 mod config;
+mod data_file;
 mod disk;
 mod error;
 mod export;
@@ -41,6 +43,8 @@ mod manifest;
 mod reader;
 mod retention;
 mod safetensors_file;
+mod source;
+mod stream;
 mod strict;
 mod sys;
 mod tensor;
@@ -50,11 +54,14 @@ mod writer;
 
 pub use adapter::SavedAdapter;
 pub use config::CheckpointConfig;
-pub use error::{Damage, Error, Problem, Result};
+pub use data_file::write_tensors;
+pub use error::{Damage, Error, Problem, Result, SourceError};
 pub use export::save_model;
-pub use layout::{Snapshot, write_tensors};
+pub use layout::Snapshot;
 pub use reader::{Checkpoint, Latest, latest};
 pub use safetensors::Dtype;
+pub use source::{LazyTensor, TensorSource};
+pub use stream::write_window_bytes;
 pub use strict::{Allow, StrictError};
 pub use tensor::{HostTensor, TensorMap};
 pub use weights::Weights;

@@ -5,6 +5,7 @@
 
 use std::{
     fs::File,
+    ops::Range,
     path::{Path, PathBuf},
 };
 
@@ -124,10 +125,30 @@ impl TensorFile for SafetensorsFile {
 
     fn read_f32(&self, name: &str, values: &mut Vec<f32>) -> Result<()> {
         let info = self.require(name)?;
+        let (start, end) = info.data_offsets;
+        let all = 0..(end - start) * 8 / info.dtype.bitsize();
+        self.read_f32_runs(name, &mut std::iter::once(all), values)
+    }
+
+    fn read_f32_runs(
+        &self,
+        name: &str,
+        runs: &mut dyn Iterator<Item = Range<usize>>,
+        values: &mut Vec<f32>,
+    ) -> Result<()> {
+        let info = self.require(name)?;
         let decode: fn(&[u8], &mut Vec<f32>) = match info.dtype {
             Dtype::F32 => {
-                values.resize((info.data_offsets.1 - info.data_offsets.0) / 4, 0.0);
-                return self.read_at(info, 0, bytemuck::cast_slice_mut(values));
+                // Straight into place.
+                let mut done = 0;
+                for run in runs {
+                    values.resize(done + run.len(), 0.0);
+                    let place = bytemuck::cast_slice_mut(&mut values[done..]);
+                    self.read_at(info, run.start * 4, place)?;
+                    done += run.len();
+                }
+                values.truncate(done);
+                return Ok(());
             }
             Dtype::F16 => |b, v| decode(b, v, |x| f16::from_le_bytes(x).to_f32()),
             Dtype::BF16 => |b, v| decode(b, v, |x| bf16::from_le_bytes(x).to_f32()),
@@ -140,15 +161,17 @@ impl TensorFile for SafetensorsFile {
                 });
             }
         };
-        let (start, end) = info.data_offsets;
-        let num_bytes = end - start;
         values.clear();
-        values.reserve(num_bytes * 8 / info.dtype.bitsize());
-        let mut chunk = vec![0; num_bytes.min(CHUNK_BYTES)];
-        for offset in (0..num_bytes).step_by(CHUNK_BYTES) {
-            let chunk = &mut chunk[..(num_bytes - offset).min(CHUNK_BYTES)];
-            self.read_at(info, offset, chunk)?;
-            decode(chunk, values);
+        let width = info.dtype.bitsize() / 8;
+        let mut chunk = Vec::new();
+        for run in runs {
+            values.reserve(run.len());
+            let end = run.end * width;
+            for start in (run.start * width..end).step_by(CHUNK_BYTES) {
+                chunk.resize((end - start).min(CHUNK_BYTES), 0);
+                self.read_at(info, start, &mut chunk)?;
+                decode(&chunk, values);
+            }
         }
         Ok(())
     }

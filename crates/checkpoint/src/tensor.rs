@@ -15,7 +15,7 @@ pub struct HostTensor {
 }
 
 /// Named tensors in the order in which they will be written.
-pub type TensorMap = IndexMap<String, HostTensor>;
+pub type TensorMap<T = HostTensor> = IndexMap<String, T>;
 
 impl HostTensor {
     /// `values` in row-major order; their number must be the product of `shape`, which is
@@ -71,27 +71,30 @@ impl HostTensor {
             bytes: bytemuck::cast_slice(values).to_vec(),
         }
     }
+}
 
-    /// The number of elements; `None` if the shape overflows.
-    pub fn num_elements(&self) -> Option<usize> {
-        self.shape
-            .iter()
-            .try_fold(1usize, |product, &dim| product.checked_mul(dim))
-    }
+/// The number of elements; `None` if the shape overflows.
+pub(crate) fn num_elements(shape: &[usize]) -> Option<usize> {
+    shape
+        .iter()
+        .try_fold(1usize, |product, &dim| product.checked_mul(dim))
+}
 
-    /// That the bytes are as many as type and shape ask for.
-    pub(crate) fn check(&self, name: &str) -> Result<()> {
-        let bits = self
-            .num_elements()
-            .and_then(|n| n.checked_mul(self.dtype.bitsize()));
-        if bits.is_some_and(|bits| bits % 8 == 0 && bits / 8 == self.bytes.len()) {
-            return Ok(());
-        }
-        Err(Error::TensorSize {
-            name: name.to_owned(),
-            dtype: self.dtype,
-            shape: self.shape.clone(),
-            actual_bytes: self.bytes.len(),
-        })
+/// That `num_bytes` are as many as type and shape ask for.
+pub(crate) fn check_size(
+    name: &str,
+    dtype: Dtype,
+    shape: &[usize],
+    num_bytes: usize,
+) -> Result<()> {
+    let bits = num_elements(shape).and_then(|n| n.checked_mul(dtype.bitsize()));
+    if bits.is_some_and(|bits| bits % 8 == 0 && bits / 8 == num_bytes) {
+        return Ok(());
     }
+    Err(Error::TensorSize {
+        name: name.to_owned(),
+        dtype,
+        shape: shape.to_vec(),
+        actual_bytes: num_bytes,
+    })
 }

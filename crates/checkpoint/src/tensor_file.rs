@@ -1,6 +1,7 @@
 //! What [`crate::Weights`] asks of one open file, whatever its format.
 
 use std::fmt::Debug;
+use std::ops::Range;
 use std::path::Path;
 
 use safetensors::Dtype;
@@ -21,4 +22,18 @@ pub(crate) trait TensorFile: Debug + Send + Sync {
 
     /// Replaces the content of `values` by the tensor's, converted to f32.
     fn read_f32(&self, name: &str, values: &mut Vec<f32>) -> Result<()>;
+
+    /// Like [`TensorFile::read_f32`], of these runs of elements alone, which are within the tensor.
+    fn read_f32_runs(
+        &self,
+        name: &str,
+        runs: &mut dyn Iterator<Item = Range<usize>>,
+        values: &mut Vec<f32>,
+    ) -> Result<()> {
+        let mut whole = Vec::new();
+        self.read_f32(name, &mut whole)?;
+        values.clear();
+        runs.for_each(|run| values.extend_from_slice(&whole[run]));
+        Ok(())
+    }
 }

@@ -3,6 +3,7 @@
 
 use std::{
     collections::BTreeMap,
+    ops::Range,
     path::{Path, PathBuf},
 };
 
@@ -18,7 +19,7 @@ use crate::{
     retention::entry_names,
     safetensors_file::SafetensorsFile,
     strict::{self, Allow, StrictError},
-    tensor::{HostTensor, TensorMap},
+    tensor::{self, HostTensor, TensorMap},
     tensor_file::TensorFile,
 };
 
@@ -167,6 +168,36 @@ impl Weights {
     /// (rounded to nearest) without a second copy in memory, or dequantised.
     pub fn read_f32(&self, name: &str, values: &mut Vec<f32>) -> Result<()> {
         self.require(name)?.read_f32(name, values)
+    }
+
+    /// Like [`Weights::read_f32`], of these runs of elements alone, counted in row-major order: a slice of the tensor is read
+    /// without the rest of it. Error: a run goes beyond the tensor.
+    pub fn read_f32_runs(
+        &self,
+        name: &str,
+        runs: impl IntoIterator<Item = Range<usize>>,
+        values: &mut Vec<f32>,
+    ) -> Result<()> {
+        let file = self.require(name)?;
+        let shape = self.shape(name).unwrap_or_default();
+        let num_elements = tensor::num_elements(shape).unwrap_or(0);
+        let mut beyond = None;
+        let mut runs = runs.into_iter().take_while(|run| {
+            let is_within = run.start <= run.end && run.end <= num_elements;
+            if !is_within {
+                beyond = Some(run.clone());
+            }
+            is_within
+        });
+        file.read_f32_runs(name, &mut runs, values)?;
+        match beyond {
+            None => Ok(()),
+            Some(run) => Err(Error::Beyond {
+                name: name.to_owned(),
+                run,
+                num_elements,
+            }),
+        }
     }
 
     /// That the tensors are just those of `expected`, in name and shape, but for what `allow`

@@ -1,6 +1,9 @@
 //! Writes snapshots on a background thread, one at a time, so that a kill or a power cut at any
 //! instant leaves only complete checkpoints under final names.
 //!
+//! The thread that has the tensors reads them into buffers, the background thread writes these: no tensor is copied as a
+//! whole, and [`write_window_bytes`](crate::write_window_bytes) of memory are the most that it takes.
+//!
 //! Order of events: files into `.tmp-step-N-PID`, each synced; `manifest.json`, synced; the
 //! folder, synced; rename to `step-N`; the parent folder, synced. A checkpoint of the same step
 //! that exists already is swapped for the new one in one step where the system can.
@@ -16,12 +19,14 @@ use std::{
 
 use crate::{
     config::CheckpointConfig,
+    data_file::Data,
     disk,
     error::{Error, Result},
-    layout::{self, Snapshot},
+    layout::{Outline, Snapshot},
     manifest::Manifest,
     retention::{self, step_dir_name},
-    sys,
+    source::TensorSource,
+    stream, sys,
 };
 
 /// Holds the checkpoint folder for one process. Dropping it waits for the write under way;
@@ -71,18 +76,28 @@ impl Writer {
         &self.dir
     }
 
-    /// Starts to write `snapshot`. If the one before is still being written, waits for it first;
-    /// to hold only one snapshot in memory, call [`Writer::wait`] before taking the next.
+    /// Starts to write `snapshot`. If the one before is still being written, waits for it first.
     ///
-    /// Returns what became of the one before. If that failed, `snapshot` is not written.
-    pub fn submit(&mut self, snapshot: Snapshot) -> Result<Option<Saved>> {
+    /// Returns when the last of the tensors' bytes is on its way: at once if they fit the window, else at the speed of
+    /// the disk for what does not. The tensors may then change.
+    ///
+    /// Returns what became of the one before. If that failed, `snapshot` is not written. Error: a tensor of `snapshot`
+    /// could not be read.
+    pub fn submit<T: TensorSource>(&mut self, snapshot: Snapshot<T>) -> Result<Option<Saved>> {
         let before = self.wait()?;
+        let (outline, tensors) = snapshot.split(self.config.max_shard_bytes.get());
+        let (outgoing, mut incoming) = stream::channel(outline.num_bytes());
         let (dir, config) = (self.dir.clone(), self.config.clone());
         let handle = thread::Builder::new()
             .name("checkpoint".into())
-            .spawn(move || save(&dir, &config, &snapshot))
+            .spawn(move || save(&dir, &config, &outline, &mut incoming))
             .map_err(|e| Error::io("start a thread to write", &self.dir, e))?;
         self.in_flight = Some(handle);
+        if let Err(unreadable) = outgoing.send(tensors) {
+            // The thread failed for want of this tensor.
+            let _ = self.wait();
+            return Err(unreadable);
+        }
         Ok(before)
     }
 
@@ -124,15 +139,20 @@ impl Drop for Writer {
     }
 }
 
-fn save(dir: &Path, config: &CheckpointConfig, snapshot: &Snapshot) -> Result<Saved> {
+fn save(
+    dir: &Path,
+    config: &CheckpointConfig,
+    outline: &Outline,
+    data: &mut dyn Data,
+) -> Result<Saved> {
     let start = Instant::now();
-    let step = snapshot.step;
+    let step = outline.step;
     let temp = dir.join(format!(
         ".tmp-{}-{}",
         step_dir_name(step),
         std::process::id()
     ));
-    let written = write(&temp, snapshot, config.max_shard_bytes.get())
+    let written = write(&temp, outline, data)
         .and_then(|num_bytes| Ok((num_bytes, publish(&temp, dir, step)?)));
     let (num_bytes, path) = match written {
         Ok(done) => done,
@@ -142,7 +162,7 @@ fn save(dir: &Path, config: &CheckpointConfig, snapshot: &Snapshot) -> Result<Sa
             return Err(if error.is_disk_full() {
                 Error::DiskFull {
                     path: dir.join(step_dir_name(step)),
-                    needed_bytes: snapshot.num_bytes(),
+                    needed_bytes: outline.num_bytes(),
                     available_bytes: sys::available_bytes(dir),
                 }
             } else {
@@ -165,12 +185,12 @@ fn save(dir: &Path, config: &CheckpointConfig, snapshot: &Snapshot) -> Result<Sa
 }
 
 /// A complete and durable checkpoint in the folder `temp`; returns its size.
-fn write(temp: &Path, snapshot: &Snapshot, max_shard_bytes: u64) -> Result<u64> {
+fn write(temp: &Path, outline: &Outline, data: &mut dyn Data) -> Result<u64> {
     disk::remove_dir(temp)?;
     disk::create_dir(temp)?;
-    let files = layout::write_files(temp, snapshot, max_shard_bytes)?;
+    let files = outline.write(temp, data)?;
     let num_bytes = files.iter().map(|f| f.bytes).sum();
-    Manifest::new(snapshot.step, files).write(temp)?;
+    Manifest::new(outline.step, files).write(temp)?;
     disk::sync_dir(temp)?;
     Ok(num_bytes)
 }
@@ -258,16 +278,19 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::{data_file::InPlace, layout};
 
     /// A complete checkpoint in `dir/name`, told apart by its state.
     fn complete(dir: &Path, name: &str, step: u64, state: &str) -> PathBuf {
-        let snapshot = Snapshot {
+        let snapshot = <Snapshot>::default();
+        let (outline, tensors) = Snapshot {
             step,
             state: state.into(),
-            ..Snapshot::default()
-        };
+            ..snapshot
+        }
+        .split(u64::MAX);
         let path = dir.join(name);
-        write(&path, &snapshot, u64::MAX).unwrap();
+        write(&path, &outline, &mut InPlace::new(tensors)).unwrap();
         path
     }
 

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tt_tensor::{Device, Parameter, Seed, Shape, Tensor};
+use tt_tensor::{Device, Parameter, Seed, Shape, Shard, Tensor};
 
 use crate::error::{Error, Result};
 use crate::forward::Adapter;
@@ -30,6 +30,7 @@ pub enum Init {
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParamSpec {
     pub path: String,
+    /// The logical shape; what is held here of it, [`Parameter::shard`] tells.
     pub shape: Vec<usize>,
     pub init: Init,
     pub kind: ParamKind,
@@ -90,17 +91,29 @@ impl ParamTree {
         specs: &[ParamSpec],
         mut value: impl FnMut(&ParamSpec) -> Result<Tensor>,
     ) -> Result<Self> {
+        let whole = |spec: &ParamSpec| Shard::whole(spec.shape.as_slice());
+        Self::build_sharded(specs, whole, |spec, _| value(spec))
+    }
+
+    /// Like [`ParamTree::build`], of each parameter the part that `shard` says, in its local shape.
+    pub fn build_sharded(
+        specs: &[ParamSpec],
+        shard: impl Fn(&ParamSpec) -> Shard,
+        mut value: impl FnMut(&ParamSpec, &Shard) -> Result<Tensor>,
+    ) -> Result<Self> {
         let mut parameters = Vec::with_capacity(specs.len());
         for spec in specs {
-            let tensor = value(spec)?;
-            if tensor.dims() != spec.shape {
+            let shard = shard(spec);
+            let tensor = value(spec, &shard)?;
+            let expected = Shape::from(shard.local_shape());
+            if shard.shape() != spec.shape || tensor.shape() != &expected {
                 return Err(Error::ParameterShape {
                     path: spec.path.clone(),
                     got: tensor.shape().clone(),
-                    expected: Shape::from_dims(&spec.shape),
+                    expected,
                 });
             }
-            parameters.push(Parameter::new(&spec.path, tensor));
+            parameters.push(Parameter::sharded(&spec.path, shard, tensor)?);
         }
         Self::new(specs.to_vec(), parameters, None)
     }
@@ -166,7 +179,7 @@ impl ParamTree {
         }))
     }
 
-    /// Number of parameters' elements.
+    /// Number of parameters' elements, wherever they are held.
     pub fn elem_count(&self) -> usize {
         self.0
             .specs

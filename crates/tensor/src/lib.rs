@@ -23,6 +23,7 @@ mod ops;
 mod parameter;
 mod precision;
 mod rng;
+mod shard;
 mod tape;
 mod tensor;
 
@@ -32,6 +33,7 @@ pub use error::{Error, Result};
 pub use parameter::Parameter;
 pub use precision::Precision;
 pub use rng::Seed;
+pub use shard::Shard;
 pub use tape::{GradientHook, Tape};
 pub use tensor::Tensor;
 pub use tt_cpu::{AdamParams, CrossEntropyParams, UpdateRule};

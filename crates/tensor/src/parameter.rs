@@ -7,23 +7,44 @@ use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use candle_core::Shape;
 
 use crate::error::{Error, Result};
+use crate::shard::Shard;
 use crate::tensor::Tensor;
 
 /// A weight by its dotted path, e.g. `model.layers.0.mlp.up_proj.weight`.
 ///
 /// The tape keeps the parameter, not its tensor, so the tensor may be replaced between forward and
 /// backward (gathered, offloaded, reloaded) as long as its values are back when a gradient needs them.
+///
+/// Where several ranks share a weight, each has a [`Shard`] of it: value, gradient and optimizer state have the local
+/// shape.
 pub struct Parameter {
     path: String,
+    shard: Shard,
     value: RwLock<Tensor>,
     grad: Mutex<Option<Tensor>>,
     trainable: AtomicBool,
 }
 
 impl Parameter {
+    /// A weight that is held whole.
     pub fn new(path: impl Into<String>, value: Tensor) -> Arc<Self> {
+        let shard = Shard::whole(value.dims());
+        Self::with_shard(path.into(), shard, value)
+    }
+
+    /// The part `shard` of a weight. Error: `value` does not have its local shape.
+    pub fn sharded(path: impl Into<String>, shard: Shard, value: Tensor) -> Result<Arc<Self>> {
+        let expected = Shape::from(shard.local_shape());
+        if value.shape() != &expected {
+            return Err(Error::shapes("sharded", &expected, value.shape()));
+        }
+        Ok(Self::with_shard(path.into(), shard, value))
+    }
+
+    fn with_shard(path: String, shard: Shard, value: Tensor) -> Arc<Self> {
         Arc::new(Self {
-            path: path.into(),
+            path,
+            shard,
             value: RwLock::new(value.detach()),
             grad: Mutex::new(None),
             trainable: AtomicBool::new(true),
@@ -39,6 +60,12 @@ impl Parameter {
         self.value.read().expect("no panic while replacing").clone()
     }
 
+    /// Which part of the weight this is.
+    pub fn shard(&self) -> &Shard {
+        &self.shard
+    }
+
+    /// The local shape.
     pub fn shape(&self) -> Shape {
         self.value().shape().clone()
     }

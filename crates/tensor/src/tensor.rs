@@ -4,6 +4,7 @@
 //! gradient buffers are changed in place, by [`Parameter`] and the optimizer.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::{CpuStorage, DType, Layout, Shape, WithDType};
@@ -189,16 +190,28 @@ impl Tensor {
 
     /// Like [`Tensor::to_vec`], into a vector that is cleared first and keeps its capacity.
     pub fn read_into<T: WithDType>(&self, out: &mut Vec<T>) -> Result<()> {
+        self.read_range_into(0..self.elem_count(), out)
+    }
+
+    /// Like [`Tensor::read_into`], of the elements `range` alone. Error: it goes beyond the tensor.
+    pub fn read_range_into<T: WithDType>(
+        &self,
+        range: Range<usize>,
+        out: &mut Vec<T>,
+    ) -> Result<()> {
         self.expect_dtype("to_vec", T::DTYPE)?;
+        if range.end > self.elem_count() {
+            let why = format!("{range:?} of {} elements", self.elem_count());
+            return Err(Error::invalid("read_range_into", why));
+        }
         out.clear();
         let source = self.contiguous()?;
         let reading = source.read();
-        let start = source.layout.start_offset();
-        let range = start..start + self.elem_count();
+        let start = source.layout.start_offset() + range.start;
         match source.device {
             Device::Cpu => {
                 let storage: &CpuStorage = reading.guard.of()?;
-                out.extend_from_slice(&storage.as_slice::<T>()?[range]);
+                out.extend_from_slice(&storage.as_slice::<T>()?[start..start + range.len()]);
             }
             Device::Meta(_) => out.resize(range.len(), T::from_f64(0.0)),
             Device::Tpu(_) => {

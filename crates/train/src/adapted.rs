@@ -5,36 +5,18 @@
 
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tt_adapters::{BaseDType, Lora};
-use tt_checkpoint::{Allow, Checkpoint, HostTensor, SavedAdapter, TensorMap, Weights};
+use tt_checkpoint::{Allow, Checkpoint, SavedAdapter, TensorMap, Weights};
 use tt_models::Model;
 use tt_nn::{ParamKind, ParamSpec, ParamTree};
 use tt_tensor::{DType, Device, Seed, Tensor};
 
+use crate::base::{Base, BaseOrigin};
 use crate::error::{Error, Result};
+use crate::saved_tensor::SavedTensor;
 use crate::state::TrainState;
 use crate::weights::load_params_with;
-
-/// Where the weights of a base are from.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum BaseOrigin {
-    /// Loaded from this folder or file.
-    Pretrained(String),
-    /// Drawn from this seed.
-    Seed(u64),
-}
-
-/// The frozen model under an adapter, as a checkpoint of the adapter remembers it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Base {
-    pub origin: BaseOrigin,
-    pub dtype: BaseDType,
-    /// BLAKE3 of the weights' paths, shapes and values.
-    pub fingerprint: String,
-}
 
 /// An adapter being trained.
 #[derive(Clone, Debug)]
@@ -82,51 +64,17 @@ impl Adapted {
     }
 
     /// What a checkpoint holds of `params`: `adapter_config.json`, and what is trained under peft's names.
-    pub(crate) fn saved(&self, params: &ParamTree) -> Result<(Value, TensorMap)> {
+    pub(crate) fn saved(&self, params: &ParamTree) -> Result<(Value, TensorMap<SavedTensor>)> {
         let base = match &self.base.origin {
             BaseOrigin::Pretrained(path) => Some(path.as_str()),
             BaseOrigin::Seed(_) => None,
         };
         let trained = self.lora.trained().into_iter().map(|spec| {
-            let value = params.get(&spec.path)?.value();
-            let tensor = HostTensor::from_f32(spec.shape, &value.to_vec()?);
+            let tensor = SavedTensor::of(params.get(&spec.path)?);
             Ok((self.lora.peft_name(&spec.path), tensor))
         });
         let tensors = trained.collect::<Result<_>>()?;
         Ok((self.lora.peft_config(base), tensors))
-    }
-}
-
-impl Base {
-    /// Error: `self`, the base at hand, is not `saved`, which the adapter was trained on.
-    pub fn check(&self, saved: &Base) -> Result<()> {
-        if self.fingerprint == saved.fingerprint {
-            return Ok(());
-        }
-        let (then, now) = (&saved.fingerprint, &self.fingerprint);
-        let what = match (&saved.origin, &self.origin) {
-            (before, after) if before != after => {
-                format!("the adapter was trained on {before}, this is {after}")
-            }
-            (origin, _) if saved.dtype != self.dtype => {
-                format!("{origin} is held in another base_dtype")
-            }
-            (origin, _) => format!("{origin} has changed since"),
-        };
-        let why = format!(
-            "another base model: {what} (fingerprint {:.16}, was {:.16})",
-            now, then
-        );
-        Err(Error::State(why))
-    }
-}
-
-impl std::fmt::Display for BaseOrigin {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Pretrained(path) => f.write_str(path),
-            Self::Seed(seed) => write!(f, "the weights drawn from seed {seed}"),
-        }
     }
 }
 

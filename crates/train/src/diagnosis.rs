@@ -5,10 +5,8 @@
 //! and the gradients of each module's weights as it is left backward. Slow, as all of it is read back to the host, and
 //! only for steps that have failed already.
 
-use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use serde::Serialize;
 use tt_collators::{Batch, IGNORE};
 use tt_nn::{Hooks, ModulePath, ParamTree};
 use tt_tensor::{DType, Tape, Tensor};
@@ -16,117 +14,9 @@ use tt_tensor::{DType, Tape, Tensor};
 use crate::Trainer;
 use crate::device_batch::DeviceBatch;
 use crate::error::Result;
-use crate::training::{Training, backward};
-
-/// The first tensor that is not finite.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Finding {
-    pub place: Place,
-    /// The path of the weight, or of the module whose output it is; `loss` for the loss.
-    pub tensor: String,
-    /// The module it belongs to.
-    pub module: String,
-    /// Counted from 0; `None` for a weight, which was so before the step.
-    pub micro_batch: Option<usize>,
-    /// The rows of the micro-batch that it came of, counted from 0; empty where they cannot be told apart.
-    pub rows: Vec<usize>,
-    pub values: Values,
-}
-
-/// Where in a step a tensor is made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Place {
-    /// A weight: the step was lost before it began.
-    Weight,
-    /// The output of a module.
-    Forward,
-    Loss,
-    /// The gradient of a weight.
-    Backward,
-}
-
-/// What is in a tensor.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Values {
-    pub count: usize,
-    pub nan: usize,
-    pub infinite: usize,
-    /// Of those that are finite; `None` if there are none.
-    pub min: Option<f32>,
-    pub max: Option<f32>,
-}
-
-impl Values {
-    fn of(values: &[f32]) -> Self {
-        let finite = || values.iter().copied().filter(|x| x.is_finite());
-        Self {
-            count: values.len(),
-            nan: values.iter().filter(|x| x.is_nan()).count(),
-            infinite: values.iter().filter(|x| x.is_infinite()).count(),
-            min: finite().reduce(f32::min),
-            max: finite().reduce(f32::max),
-        }
-    }
-
-    fn is_finite(&self) -> bool {
-        self.nan + self.infinite == 0
-    }
-}
-
-impl fmt::Display for Values {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            count,
-            nan,
-            infinite,
-            ..
-        } = self;
-        write!(f, "{nan} NaN and {infinite} infinite of {count} values")?;
-        match (self.min, self.max) {
-            (Some(min), Some(max)) => write!(f, ", the others from {min:e} to {max:e}"),
-            _ => Ok(()),
-        }
-    }
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (tensor, values) = (&self.tensor, &self.values);
-        match self.place {
-            Place::Weight => {
-                return write!(
-                    f,
-                    "the weight `{tensor}` was not finite before the step: {values}"
-                );
-            }
-            Place::Forward => write!(
-                f,
-                "it began in the forward pass, in the output of `{tensor}`"
-            ),
-            Place::Loss => write!(
-                f,
-                "it began in the loss, all modules before it gave finite outputs"
-            ),
-            Place::Backward => write!(
-                f,
-                "it began in the backward pass, in the gradient of `{tensor}`"
-            ),
-        }?;
-        if let Some(micro) = self.micro_batch {
-            write!(f, ", micro-batch {micro}")?;
-        }
-        match &self.rows[..] {
-            [] => {}
-            [row] => write!(f, ", row {row}")?,
-            rows => {
-                let rows: Vec<_> = rows.iter().map(usize::to_string).collect();
-                write!(f, ", rows {}", rows.join(", "))?;
-            }
-        }
-        write!(f, ": {values}")
-    }
-}
+use crate::finding::{Finding, Place, Values};
+use crate::step::backward;
+use crate::training::Training;
 
 /// Looks for the first tensor of step `step`, which was not applied, that is not finite. Gradients are dropped.
 pub(crate) fn first_non_finite(
@@ -155,7 +45,7 @@ pub(crate) fn first_non_finite(
     let found = micro_batches
         .iter()
         .enumerate()
-        .find_map(|(micro, batch)| replay.look(micro, batch).transpose());
+        .find_map(|(micro, batch)| replay.run_watched(micro, batch).transpose());
     training.drop_gradients();
     found.transpose()
 }
@@ -188,7 +78,7 @@ struct Replay<'a> {
 }
 
 impl Replay<'_> {
-    fn look(&self, micro: usize, batch: &Batch) -> Result<Option<Finding>> {
+    fn run_watched(&self, micro: usize, batch: &Batch) -> Result<Option<Finding>> {
         let watch = Arc::new(Watch::new(&self.training.params, batch.rows));
         let loss = self.run(micro, batch, &watch)?;
         let found = watch.take();
@@ -231,9 +121,9 @@ impl Replay<'_> {
             .trainer
             .loss(&fwd, &*self.training.model, &device_batch)?;
         let sum = read(&loss.sum)?.iter().sum();
-        watch.turn();
+        watch.begin_backward();
         backward(&tape, &loss.sum, self.seed)?;
-        watch.look_at_gradients("")?;
+        watch.check_gradients("")?;
         Ok(sum)
     }
 
@@ -300,12 +190,12 @@ impl Watch {
     }
 
     /// The backward pass begins.
-    fn turn(&self) {
+    fn begin_backward(&self) {
         self.state().is_backward = true;
     }
 
     /// The gradients of the weights of `module`; of all weights, last first, for "".
-    fn look_at_gradients(&self, module: &str) -> tt_tensor::Result<()> {
+    fn check_gradients(&self, module: &str) -> tt_tensor::Result<()> {
         if self.state().found.is_some() {
             return Ok(());
         }
@@ -364,6 +254,6 @@ impl Hooks for Watch {
     }
 
     fn exit_backward(&self, module: &ModulePath, _: Option<&Tensor>) -> tt_tensor::Result<()> {
-        self.look_at_gradients(module.as_str())
+        self.check_gradients(module.as_str())
     }
 }

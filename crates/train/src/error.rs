@@ -30,6 +30,9 @@ pub enum Error {
     /// Two variants of a run that have not the same to compare.
     #[error("the variants cannot be compared: {0}")]
     Variants(String),
+    /// A step that was broken off, as the run is to stop: it goes on with this step.
+    #[error("asked to stop in the middle of a step")]
+    Stopped,
     #[error("the training data ended before the first step")]
     NoData,
     #[error(transparent)]

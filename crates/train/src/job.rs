@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use tt_checkpoint::Checkpoint;
 use tt_collators::{Loader, Pipeline};
@@ -18,24 +17,10 @@ use crate::config::TrainerConfig;
 use crate::error::{Error, Result};
 use crate::guard::StepGuard;
 use crate::run::Run;
-use crate::state;
+use crate::snapshot;
+use crate::stop::StopFlag;
 use crate::training::Training;
 use crate::validation::Continuation;
-
-/// Asks a run to save and end after the step it is in; waiting for data, validation and samples are broken off.
-/// Shared with whoever may ask.
-#[derive(Clone, Default)]
-pub struct StopFlag(Arc<AtomicBool>);
-
-impl StopFlag {
-    pub fn request(&self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-
-    pub fn is_requested(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-}
 
 /// All that a run needs, already lowered from configuration.
 pub struct TrainJob {
@@ -106,13 +91,14 @@ impl TrainJob {
         training.recompute = recompute;
         training.precision = precision;
         training.adapter = adapter;
+        training.stop = stop.clone();
         training.guard = StepGuard::new(&config.bad_steps, &config.spike_guard);
         if precision == Precision::F16 {
             training.guard = training.guard.with_loss_scale(&config.loss_scale);
         }
         let (mut tokens, mut cursor, mut validated) = (0, None, None);
         if let Some(checkpoint) = &resume {
-            let state = state::restore(&mut training, &mut *trainer, checkpoint)?;
+            let state = snapshot::restore(&mut training, &mut *trainer, checkpoint)?;
             if state.seed != seed {
                 let why = format!("made with seed {}, this run has {seed}", state.seed);
                 return Err(Error::State(why));

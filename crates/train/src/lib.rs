@@ -22,18 +22,27 @@
 
 mod adapted;
 mod bad_step;
+mod bad_step_dump;
+mod base;
 pub mod compare;
 mod config;
 mod device_batch;
 mod diagnosis;
 mod error;
+mod finding;
 mod guard;
 mod job;
 mod loss_scale;
+mod reduce;
 mod rehearsal;
 mod run;
+mod saved_tensor;
+mod snapshot;
 mod spikes;
 mod state;
+mod step;
+mod stop;
+mod totals;
 mod training;
 mod validation;
 mod weights;
@@ -45,19 +54,24 @@ use tt_models::Model;
 use tt_nn::Forward;
 use tt_tensor::Tensor;
 
-pub use adapted::{Adapted, Base, BaseOrigin, draw_base, load_adapter, load_base};
+pub use adapted::{Adapted, draw_base, load_adapter, load_base};
 pub use bad_step::BadStep;
+pub use base::{Base, BaseOrigin};
 pub use config::{OptimizerConfig, OptimizerGroupConfig, SampleConfig, TrainerConfig};
 pub use device_batch::DeviceBatch;
-pub use diagnosis::{Finding, Place, Values};
 pub use error::{Error, Result};
+pub use finding::{Finding, Place, Values};
 pub use guard::{BadStepAction, BadStepsConfig, Cause, GuardState, StepGuard, Verdict};
-pub use job::{Ending, Outcome, Prepared, StopFlag, TrainJob};
+pub use job::{Ending, Outcome, Prepared, TrainJob};
 pub use loss_scale::LossScaleConfig;
+pub use reduce::{Local, Reduce};
 pub use rehearsal::{Footprint, ParameterCount, Rehearsal};
 pub use spikes::{Spike, SpikeAction, SpikeGuardConfig};
 pub use state::{TrainState, base_of};
-pub use training::{Clipping, StepNumbers, StepOutput, Totals, Training};
+pub use step::{Judgement, StepOutput};
+pub use stop::StopFlag;
+pub use totals::{StepNumbers, Totals};
+pub use training::{Clipping, Training};
 pub use validation::Continuation;
 pub use weights::{check_weights, load_params};
 
@@ -83,16 +97,19 @@ pub trait Trainer: Send {
     /// The loss of a batch. `fwd` is recorded in training and not in validation.
     fn loss(&self, fwd: &Forward, model: &dyn Model, batch: &DeviceBatch) -> Result<Loss>;
 
-    /// One optimizer step from its micro-batches.
+    /// One optimizer step from its micro-batches. Error: [`Error::Stopped`] if the run is to stop before it is made, and
+    /// the step is made again by the run that goes on; state of the trainer's own must not have changed then.
     fn train_step(
         &mut self,
         training: &mut Training,
         micro_batches: &[Batch],
     ) -> Result<StepOutput> {
-        let totals = training.accumulate(micro_batches, |fwd, model, batch| {
+        let mut totals = training.accumulate(micro_batches, |fwd, model, batch| {
             self.loss(fwd, model, batch)
         })?;
-        training.apply(totals)
+        training.reduce(&mut totals)?;
+        let judgement = training.judge(&totals)?;
+        training.take_step(judgement)
     }
 
     /// State of the trainer's own that a checkpoint must carry.

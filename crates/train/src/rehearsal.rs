@@ -7,6 +7,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
+use tt_checkpoint::write_window_bytes;
 use tt_collators::Batch;
 use tt_engine::{Limits, Sampler, Sampling, generate};
 use tt_models::Model;
@@ -17,7 +18,7 @@ use tt_tensor::{Device, MetaDevice, Precision, Seed, Tensor};
 use crate::Trainer;
 use crate::config::TrainerConfig;
 use crate::error::Result;
-use crate::job::StopFlag;
+use crate::stop::StopFlag;
 use crate::training::Training;
 use crate::validation::validate;
 
@@ -50,8 +51,7 @@ pub struct Footprint {
     pub activations: u64,
     /// The most that tensors take at once, with kernels' scratch and buffers kept for reuse.
     pub tensors: u64,
-    /// The copy of weights and optimizer that a checkpoint is written from while training goes on, and the largest
-    /// tensor once more, from which the copy is being made.
+    /// The most of a checkpoint that is held in memory on its way to the disk, while training goes on.
     pub snapshot: u64,
     /// The most of tensors and snapshot together.
     pub peak: u64,
@@ -93,14 +93,17 @@ impl Rehearsal {
         let batch = batch(config.micro_batch_size, sequence_length);
         let before = live();
         let activations = Cell::new(0);
-        let totals = training.accumulate(std::slice::from_ref(&batch), |fwd, model, batch| {
-            let loss = trainer.loss(fwd, model, batch)?;
-            activations.set(live() - before);
-            Ok(loss)
-        })?;
+        let mut totals =
+            training.accumulate(std::slice::from_ref(&batch), |fwd, model, batch| {
+                let loss = trainer.loss(fwd, model, batch)?;
+                activations.set(live() - before);
+                Ok(loss)
+            })?;
         let gradients = training.params.iter().filter_map(|(_, p)| p.grad());
         let gradients = gradients.map(|grad| bytes(&grad)).sum();
-        training.apply(totals)?;
+        training.reduce(&mut totals)?;
+        let judgement = training.judge(&totals)?;
+        training.take_step(judgement)?;
 
         // The second micro-batch adds to the gradients of the first, and so do all after it.
         let micro_batches = config.global_batch_size / config.micro_batch_size;
@@ -125,12 +128,10 @@ impl Rehearsal {
         let params = training.params.iter();
         let weights = params.map(|(_, p)| bytes(&p.value())).sum();
         let trained = training.params.iter().filter(|(_, p)| p.is_trainable());
-        let saved: Vec<u64> = trained.map(|(_, p)| bytes(&p.value())).collect();
+        let saved_weights: u64 = trained.map(|(_, p)| bytes(&p.value())).sum();
         let slots = training.optimizers.slots();
-        let slots: Vec<u64> = slots.map(|(_, slot)| bytes(&slot.value)).collect();
-        let largest = saved.iter().chain(&slots).max().copied().unwrap_or(0);
-        let (saved_weights, optimizer) = (saved.iter().sum(), slots.iter().sum());
-        let snapshot = saved_weights + optimizer + largest;
+        let optimizer: u64 = slots.map(|(_, slot)| bytes(&slot.value)).sum();
+        let snapshot = write_window_bytes(saved_weights + optimizer);
         if config.sample.count > 0 {
             sample(&training, &config)?;
         }

@@ -3,7 +3,8 @@
 //! Order of events after a step: its row is logged, then validation, checkpoint, samples, so that a
 //! checkpoint implies the rows up to its step, a resumed run writes the rows it would have written, and
 //! nothing for show can lose what was trained.
-//! A run asked to stop in the middle of a validation leaves it to the run that goes on, which makes it first.
+//! A run asked to stop in the middle of a validation leaves it to the run that goes on, which makes it first; one asked
+//! in the middle of a step leaves that step to it.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -14,14 +15,18 @@ use tt_data::DataError;
 use tt_metrics::{Metrics, Scalars, StepRecord, ValRecord};
 
 use crate::Trainer;
-use crate::bad_step::{self, BadStep};
+use crate::bad_step::BadStep;
+use crate::bad_step_dump::dump;
 use crate::config::TrainerConfig;
 use crate::diagnosis::first_non_finite;
 use crate::error::{Error, Result};
 use crate::guard::{Cause, Verdict};
-use crate::job::{Ending, Outcome, Prepared, StopFlag};
-use crate::state::{self, TrainState};
-use crate::training::{StepOutput, Training};
+use crate::job::{Ending, Outcome, Prepared};
+use crate::snapshot::snapshot;
+use crate::state::TrainState;
+use crate::step::StepOutput;
+use crate::stop::StopFlag;
+use crate::training::Training;
 use crate::validation::{sample, validate};
 
 pub(crate) struct Run {
@@ -85,15 +90,19 @@ impl Run {
     }
 
     pub fn complete(mut self) -> Result<Outcome> {
-        self.catch_up()?;
+        self.validate_if_left_out()?;
         while !self.is_done() && !self.stop.is_requested() {
             // Waiting for data is part of a step: slow data must show in the tokens per second.
             let started = Instant::now();
             let Some(batches) = self.next_batches()? else {
                 break;
             };
-            self.step(batches, started)?;
-            self.look()?;
+            match self.step(batches, started) {
+                // Nothing of the step is left: neither state nor cursor has moved.
+                Err(Error::Stopped) => break,
+                done => done?,
+            }
+            self.after_step()?;
         }
         self.end()
     }
@@ -108,7 +117,7 @@ impl Run {
     }
 
     /// Makes the validation that the run before broke off.
-    fn catch_up(&mut self) -> Result<()> {
+    fn validate_if_left_out(&mut self) -> Result<()> {
         if self.training.step > 0 && self.is_due(self.config.eval_interval) {
             self.validate()?;
         }
@@ -234,7 +243,7 @@ impl Run {
                 Err(error) => warn(&mut self.metrics, error),
             }
         }
-        match bad_step::dump(&bad, batches, &self.data, &self.run_dir) {
+        match dump(&bad, batches, &self.data, &self.run_dir) {
             Ok(dir) => bad.dump = Some(dir),
             Err(error) => warn(&mut self.metrics, error),
         }
@@ -258,10 +267,10 @@ impl Run {
     }
 
     /// What is due after a step.
-    fn look(&mut self) -> Result<()> {
+    fn after_step(&mut self) -> Result<()> {
         // A write that failed is told at once, not when the next is due.
         let written = self.writer.poll()?;
-        self.note(written);
+        self.remember(written);
         if self.is_due(self.config.eval_interval) {
             self.validate()?;
         }
@@ -301,7 +310,6 @@ impl Run {
             return Ok(());
         }
         self.metrics.sync()?;
-        // The copy of the run before this one is written before another is taken.
         self.wait()?;
         let state = TrainState {
             step: self.training.step,
@@ -318,7 +326,7 @@ impl Run {
         };
         let tokenizer = self.data.tokenizer();
         let files = &self.tokenizer_files;
-        let snapshot = state::snapshot(&self.training, &*self.trainer, state, tokenizer, files)?;
+        let snapshot = snapshot(&self.training, &*self.trainer, state, tokenizer, files)?;
         self.writer.submit(snapshot)?;
         self.saved = Some(self.training.step);
         Ok(())
@@ -327,11 +335,11 @@ impl Run {
     /// Waits until what was handed to the writer is on disk.
     fn wait(&mut self) -> Result<()> {
         let written = self.writer.wait()?;
-        self.note(written);
+        self.remember(written);
         Ok(())
     }
 
-    fn note(&mut self, written: Option<Saved>) {
+    fn remember(&mut self, written: Option<Saved>) {
         if let Some(saved) = written {
             self.checkpoint = Some(saved.dir);
         }
@@ -342,9 +350,10 @@ impl Run {
         if self.training.step == 0 && !is_stopped {
             return Err(Error::NoData);
         }
-        let final_val_loss = match self.is_done() {
-            true => self.validate()?,
-            false => None,
+        let final_val_loss = if self.is_done() {
+            self.validate()?
+        } else {
+            None
         };
         let ending = match final_val_loss {
             Some(_) => Ending::Finished,

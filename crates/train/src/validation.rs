@@ -11,7 +11,7 @@ use tt_tensor::{Seed, Tensor};
 use crate::config::SampleConfig;
 use crate::device_batch::DeviceBatch;
 use crate::error::Result;
-use crate::job::StopFlag;
+use crate::stop::StopFlag;
 use crate::training::Training;
 use crate::{Loss, Trainer};
 

@@ -90,9 +90,10 @@ impl GgufFile {
         }
         let metadata = Metadata::new(&content.metadata).map_err(malformed)?;
         let tensors = names::to_hugging_face(&content, &metadata).map_err(malformed)?;
-        let rope_factors = match content.tensor_infos.contains_key(names::ROPE_FACTORS) {
-            true => Some(dequantised(path, &content, names::ROPE_FACTORS)?),
-            false => None,
+        let rope_factors = if content.tensor_infos.contains_key(names::ROPE_FACTORS) {
+            Some(dequantised(path, &content, names::ROPE_FACTORS)?)
+        } else {
+            None
         };
         let shapes = |name: &str| tensors.get(name).map(|stored| stored.shape.as_slice());
         let config = config::read(&metadata, shapes, rope_factors.as_deref()).map_err(malformed)?;

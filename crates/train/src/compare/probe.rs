@@ -107,7 +107,7 @@ pub(super) fn observe<S: Sink>(
     let seed = training.guard.backward_seed(batches);
     let seer = probe.clone();
     training.on_gradient(Arc::new(move |parameter| seer.see_gradient(parameter)));
-    let totals = training.accumulate(batches, |fwd, model, batch| {
+    let mut totals = training.accumulate(batches, |fwd, model, batch| {
         let fwd = fwd.clone().with_hooks(probe.clone());
         let loss = trainer.loss(&fwd, model, batch)?;
         probe.turn(&loss, seed)?;
@@ -120,7 +120,9 @@ pub(super) fn observe<S: Sink>(
         let grad = Tensor::from_slice(&values, parameter.shape(), training.device)?;
         parameter.set_grad(grad);
     }
-    let output = training.apply(totals)?;
+    training.reduce(&mut totals)?;
+    let judgement = training.judge(&totals)?;
+    let output = training.take_step(judgement)?;
     let mut state = probe.state();
     let grad_norm = output.numbers.grad_norm;
     state.see(Role::GradNorm, "grad_norm", "", &[], vec![grad_norm]);

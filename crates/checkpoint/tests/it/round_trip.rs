@@ -1,10 +1,8 @@
 //! What is written is what is read, and lies on disk as Hugging Face lays it.
 
-mod common;
-
 use std::{fs, num::NonZeroU64};
 
-use common::{assert_holds, keep_last, latest_step, names, snapshot, write};
+use crate::common::{assert_holds, keep_last, latest_step, names, snapshot, write};
 use serde_json::Value;
 use tt_checkpoint::{
     CheckpointConfig, Dtype, HostTensor, SavedAdapter, Snapshot, Weights, Writer, latest,
@@ -268,13 +266,13 @@ fn a_whole_model_has_no_adapter() {
 fn an_exported_model_has_what_others_read_and_no_more() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("out");
-    save_model(&out, &snapshot(3), u64::MAX).unwrap();
+    save_model(&out, snapshot(3), u64::MAX).unwrap();
     let expected = ["config.json", "generation_config.json", "model.safetensors"];
     assert_eq!(names(&out), expected);
     assert_eq!(names(dir.path()), ["out"], "no remains");
     assert_eq!(Weights::open(&out).unwrap().names().len(), 4);
 
-    let error = save_model(&out, &snapshot(4), u64::MAX).unwrap_err();
+    let error = save_model(&out, snapshot(4), u64::MAX).unwrap_err();
     assert!(error.to_string().contains("out"), "{error}");
     assert_eq!(names(&out), expected, "what is there is not touched");
 }

@@ -1,5 +1,4 @@
 //! Small snapshots with content that depends on the step, and comparisons of them.
-#![allow(dead_code)] // each test binary uses some of it
 
 use std::{num::NonZeroUsize, path::Path};
 

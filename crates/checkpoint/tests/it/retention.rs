@@ -1,10 +1,8 @@
 //! What is kept, what goes, and that a good one always stays.
 
-mod common;
-
 use std::{fs, num::NonZeroU64};
 
-use common::{keep_last, latest_step, names, snapshot, write};
+use crate::common::{keep_last, latest_step, names, snapshot, write};
 use tt_checkpoint::{CheckpointConfig, Writer};
 
 #[test]

@@ -1,13 +1,11 @@
 //! Nothing damaged is ever used, and what is wrong is said.
 
-mod common;
-
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
-use common::{assert_holds, keep_last, latest_step, names, snapshot, write};
+use crate::common::{assert_holds, keep_last, latest_step, names, snapshot, write};
 use tt_checkpoint::{Checkpoint, Error, Problem, Weights, Writer, latest};
 
 /// Two checkpoints, the newer one treated by `harm`; returns the one report of it.

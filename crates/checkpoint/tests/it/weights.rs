@@ -1,10 +1,8 @@
 //! Reading weights of any origin, and matching them with a model.
 
-mod common;
-
 use std::fs;
 
-use common::{keep_last, write};
+use crate::common::{keep_last, write};
 use half::{bf16, f16};
 use serde_json::json;
 use tt_checkpoint::{Allow, CheckpointConfig, Dtype, Error, HostTensor, Snapshot, Weights, Writer};
@@ -94,6 +92,27 @@ fn every_float_type_reads_as_f32() {
         ),
         "{error}"
     );
+}
+
+#[test]
+fn runs_of_elements_read_as_they_are_in_the_whole() {
+    let values: Vec<f32> = (0..24).map(|i| i as f32).collect();
+    let (_dir, weights) = weights(vec![
+        ("f32".into(), HostTensor::from_f32([6, 4], &values)),
+        ("bf16".into(), HostTensor::from_f32_as_bf16([6, 4], &values)),
+    ]);
+    let mut out = vec![9.0; 100];
+    for name in ["f32", "bf16"] {
+        weights
+            .read_f32_runs(name, [4..8, 20..21, 9..9], &mut out)
+            .unwrap();
+        assert_eq!(out, [4., 5., 6., 7., 20.], "{name}");
+        let error = weights.read_f32_runs(name, [0..4, 20..25], &mut out);
+        assert_eq!(
+            error.unwrap_err().to_string(),
+            format!("elements 20..25 of tensor `{name}`, which has 24")
+        );
+    }
 }
 
 #[test]

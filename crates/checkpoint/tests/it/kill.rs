@@ -1,8 +1,5 @@
 //! SIGKILL at random moments of many saves: what is under a final name is always whole, and
 //! what was reported as saved is still there.
-#![cfg(unix)]
-
-mod common;
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -12,7 +9,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use common::{assert_holds, keep_last, names, snapshot};
+use crate::common::{assert_holds, keep_last, names, snapshot};
 use tt_checkpoint::{Checkpoint, Writer, latest};
 
 const DIR: &str = "TT_TEST_KILL_DIR";
@@ -51,7 +48,7 @@ fn killed_at_any_moment_leaves_only_whole_checkpoints() {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args([
                 "--exact",
-                "killed_at_any_moment_leaves_only_whole_checkpoints",
+                "kill::killed_at_any_moment_leaves_only_whole_checkpoints",
                 "--nocapture",
             ])
             .env(DIR, dir.path())

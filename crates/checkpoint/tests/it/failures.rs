@@ -1,11 +1,11 @@
 //! Writes that fail: where the error surfaces, what it says, what is left behind.
 
-mod common;
+use std::{fs, ops::Range};
 
-use std::fs;
-
-use common::{assert_holds, keep_last, latest_step, names, snapshot, write};
-use tt_checkpoint::{Error, HostTensor, Snapshot, Writer, latest};
+use crate::common::{assert_holds, keep_last, latest_step, names, snapshot, write};
+use tt_checkpoint::{
+    Dtype, Error, HostTensor, Snapshot, SourceError, TensorSource, Writer, latest,
+};
 use tt_testkit::{SmallDisk, in_own_mounts};
 
 #[test]
@@ -42,6 +42,48 @@ fn error_of_the_last_write_surfaces_on_finish() {
         "{error}"
     );
     assert!(names(dir.path()).is_empty());
+}
+
+/// A tensor of which the second half cannot be read.
+struct HalfReadable(HostTensor);
+
+impl TensorSource for HalfReadable {
+    fn dtype(&self) -> Dtype {
+        self.0.dtype
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.0.shape
+    }
+
+    fn read(&self, range: Range<usize>, out: &mut Vec<u8>) -> Result<(), SourceError> {
+        if range.end > self.0.bytes.len() / 2 {
+            return Err("the device is gone".into());
+        }
+        self.0.read(range, out)
+    }
+}
+
+#[test]
+fn a_tensor_that_cannot_be_read_is_told_at_once_and_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), keep_last(3), [1]);
+    let mut writer = Writer::open(dir.path(), keep_last(3)).unwrap();
+    let mut unreadable = Snapshot {
+        step: 2,
+        ..Snapshot::default()
+    };
+    let large = HostTensor::from_f32([16 << 20], &vec![1.0; 16 << 20]);
+    unreadable.model.insert("large".into(), HalfReadable(large));
+    let error = writer.submit(unreadable).unwrap_err();
+    assert!(matches!(&error, Error::Source { name, .. } if name == "large"));
+    let cause = std::error::Error::source(&error).unwrap();
+    assert_eq!(cause.to_string(), "the device is gone");
+    assert_eq!(names(dir.path()), ["step-00000001"]);
+
+    // The writer is usable again.
+    writer.submit(snapshot(3)).unwrap();
+    assert_eq!(writer.finish().unwrap().unwrap().step, 3);
 }
 
 #[test]
@@ -101,7 +143,7 @@ fn asset_may_not_take_a_name_that_is_in_use() {
 
 #[test]
 fn full_disk_says_what_was_needed_and_keeps_the_older_checkpoint() {
-    let name = "full_disk_says_what_was_needed_and_keeps_the_older_checkpoint";
+    let name = "failures::full_disk_says_what_was_needed_and_keeps_the_older_checkpoint";
     in_own_mounts(name, fill_a_disk);
 }
 

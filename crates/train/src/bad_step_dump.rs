@@ -1,0 +1,134 @@
+//! What is kept of a bad step in the run folder.
+//!
+//! `bad_steps/step-00000123/` holds `report.json` (what was found, and where each row is from), `batch.safetensors`
+//! (the step's rows as they were trained on, `[rows, seq_len]`, micro-batches one after the other) and `rows.txt`
+//! (their text).
+
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use serde_json::json;
+use tt_checkpoint::{HostTensor, TensorMap, write_tensors};
+use tt_collators::{Batch, Pipeline};
+use tt_data::Cursor;
+
+use crate::bad_step::BadStep;
+use crate::error::{Error, Result};
+
+/// The folder of a run that dumps go to.
+const FOLDER: &str = "bad_steps";
+
+#[derive(Serialize)]
+struct RowReport {
+    micro_batch: usize,
+    row: usize,
+    /// Whether the finding names it.
+    found: bool,
+    /// Where in the order of the data it begins.
+    from: Cursor,
+    /// What it holds, in that order.
+    documents: Vec<String>,
+}
+
+/// Writes the dump, in place of one of the same step; gives its folder.
+pub(crate) fn dump(
+    bad: &BadStep,
+    micro_batches: &[Batch],
+    data: &Pipeline,
+    run_dir: &Path,
+) -> Result<PathBuf> {
+    let dir = run_dir.join(FOLDER).join(format!("step-{:08}", bad.step));
+    let io = |source| Error::Write {
+        path: dir.clone(),
+        source,
+    };
+    fs::create_dir_all(&dir).map_err(io)?;
+    write_tensors(&dir.join("batch.safetensors"), &tensors(micro_batches))?;
+    let rows = rows(bad, micro_batches, data)?;
+    let report = json!({
+        "step": bad.step,
+        // JSON has no NaN.
+        "loss": bad.loss.to_string(),
+        "grad_norm": bad.grad_norm.to_string(),
+        "why": bad.to_string(),
+        "first_non_finite": bad.finding,
+        "rows": rows,
+    });
+    fs::write(dir.join("report.json"), format!("{report:#}\n")).map_err(io)?;
+    let text = text(&rows, micro_batches, data)?;
+    fs::write(dir.join("rows.txt"), text).map_err(io)?;
+    Ok(dir)
+}
+
+fn tensors(micro_batches: &[Batch]) -> TensorMap {
+    let rows = micro_batches.iter().map(|batch| batch.rows).sum();
+    let seq_len = micro_batches.first().map_or(0, |batch| batch.seq_len);
+    let ids = |of: fn(&Batch) -> &Vec<u32>| {
+        let all: Vec<u32> = micro_batches.iter().flat_map(of).copied().collect();
+        HostTensor::from_u32([rows, seq_len], &all)
+    };
+    let labels: Vec<i64> = micro_batches
+        .iter()
+        .flat_map(|batch| &batch.labels)
+        .copied()
+        .collect();
+    TensorMap::from([
+        ("input_ids".to_owned(), ids(|batch| &batch.input_ids)),
+        (
+            "labels".to_owned(),
+            HostTensor::from_i64([rows, seq_len], &labels),
+        ),
+        ("segment_ids".to_owned(), ids(|batch| &batch.segment_ids)),
+        ("position_ids".to_owned(), ids(|batch| &batch.position_ids)),
+    ])
+}
+
+/// Rows of padding alone are left out.
+fn rows(bad: &BadStep, micro_batches: &[Batch], data: &Pipeline) -> Result<Vec<RowReport>> {
+    let mut reports = Vec::new();
+    for (micro, batch) in micro_batches.iter().enumerate() {
+        let ends = batch.starts.iter().skip(1).chain([&batch.cursor]);
+        for (row, (&from, &to)) in batch.starts.iter().zip(ends).enumerate() {
+            let finding = bad.finding.as_ref();
+            let found = finding.is_some_and(|finding| {
+                finding.micro_batch == Some(micro) && finding.rows.contains(&row)
+            });
+            let documents = data.documents(from, to)?;
+            reports.push(RowReport {
+                micro_batch: micro,
+                row,
+                found,
+                from,
+                documents: documents.iter().map(ToString::to_string).collect(),
+            });
+        }
+    }
+    Ok(reports)
+}
+
+fn text(rows: &[RowReport], micro_batches: &[Batch], data: &Pipeline) -> Result<String> {
+    let mut text = String::new();
+    for report in rows {
+        let batch = &micro_batches[report.micro_batch];
+        let range = report.row * batch.seq_len..(report.row + 1) * batch.seq_len;
+        let tokens = batch.input_ids[range.clone()].iter();
+        let is_token = |(&id, &segment): (&u32, &u32)| (segment != 0).then_some(id);
+        let tokens: Vec<u32> = tokens
+            .zip(&batch.segment_ids[range])
+            .filter_map(is_token)
+            .collect();
+        writeln!(
+            text,
+            "--- micro-batch {}, row {}{}: {}\n{}",
+            report.micro_batch,
+            report.row,
+            if report.found { " (found)" } else { "" },
+            report.documents.join(", "),
+            data.tokenizer().decode(&tokens)?,
+        )
+        .expect("into a string");
+    }
+    Ok(text)
+}

@@ -1,0 +1,112 @@
+//! What a checkpoint takes of a run and gives back.
+//!
+//! `model.safetensors` holds the parameters (those that are trained in `adapter_model.safetensors`, if an adapter is),
+//! `trainer_state/optimizer.safetensors` the optimizers' slots as `<optimizer>/<slot>/<parameter>`,
+//! `trainer_state/state.json` the rest.
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use tt_checkpoint::{Checkpoint, Snapshot, TensorMap, Weights};
+use tt_data::Tokenizer;
+use tt_tensor::{Device, Shard, Tensor};
+
+use crate::Trainer;
+use crate::error::{Error, Result};
+use crate::saved_tensor::SavedTensor;
+use crate::state::TrainState;
+use crate::training::Training;
+
+/// The run as a checkpoint takes it: its tensors by handle, to be read while they are written.
+pub(crate) fn snapshot(
+    training: &Training,
+    trainer: &dyn Trainer,
+    state: TrainState,
+    tokenizer: &Tokenizer,
+    tokenizer_files: &[PathBuf],
+) -> Result<Snapshot<SavedTensor>> {
+    let (adapter_config, model) = match &training.adapter {
+        Some(adapted) => adapted.saved(&training.params)?,
+        None => (Value::Null, whole_model(training)),
+    };
+    let slots = training.optimizers.slots().map(|(name, slot)| {
+        let key = slot_key(name, &slot.parameter, slot.name);
+        (key, SavedTensor::new(slot.value, slot.shard))
+    });
+    let optimizer = slots.collect();
+    let mut config = training.model.hf_config();
+    let token_ids = json!({"eos_token_id": tokenizer.eos_id(), "pad_token_id": tokenizer.pad_id()});
+    if let (Value::Object(config), Value::Object(ids)) = (&mut config, &token_ids) {
+        config.extend(ids.clone());
+    }
+    let state = TrainState {
+        base: training.adapter.as_ref().map(|it| it.base.clone()),
+        trainer: trainer.state(),
+        ..state
+    };
+    Ok(Snapshot {
+        step: training.step,
+        model,
+        adapter_config,
+        config,
+        generation_config: token_ids,
+        assets: tokenizer_files.to_vec(),
+        optimizer,
+        state: serde_json::to_value(state).map_err(|error| Error::State(error.to_string()))?,
+    })
+}
+
+fn whole_model(training: &Training) -> TensorMap<SavedTensor> {
+    let (names, params) = (training.model.tensor_names(), training.params.iter());
+    params
+        .map(|(spec, parameter)| (names.saved(&spec.path), SavedTensor::of(parameter)))
+        .collect()
+}
+
+/// Takes up a checkpoint: parameters are loaded by the caller, the rest here.
+pub(crate) fn restore(
+    training: &mut Training,
+    trainer: &mut dyn Trainer,
+    checkpoint: &Checkpoint,
+) -> Result<TrainState> {
+    let state = TrainState::read(checkpoint)?;
+    let weights = checkpoint.optimizer()?;
+    let device = training.device;
+    let steps = state.optimizer_steps;
+    training
+        .optimizers
+        .restore(steps, &mut |optimizer, parameter, slot, shard| {
+            let key = slot_key(optimizer, parameter, slot);
+            load_slot(&weights, &key, shard, device).map_err(|why| tt_optimizers::Error::State {
+                parameter: parameter.to_owned(),
+                slot,
+                why,
+            })
+        })?;
+    trainer.restore(&state.trainer)?;
+    training.guard.restore(state.guard.clone());
+    training.step = state.step;
+    Ok(state)
+}
+
+/// The part `shard` of a slot.
+fn load_slot(
+    weights: &Weights,
+    key: &str,
+    shard: &Shard,
+    device: Device,
+) -> std::result::Result<Tensor, String> {
+    let shape = weights.shape(key).ok_or("missing in the checkpoint")?;
+    if shape != shard.shape() {
+        return Err(format!("{shape:?} instead of {:?}", shard.shape()));
+    }
+    let mut values = Vec::new();
+    weights
+        .read_f32_runs(key, shard.runs(), &mut values)
+        .map_err(|error| error.to_string())?;
+    Tensor::from_slice(&values, shard.local_shape(), device).map_err(|error| error.to_string())
+}
+
+fn slot_key(optimizer: &str, parameter: &str, slot: &str) -> String {
+    format!("{optimizer}/{slot}/{parameter}")
+}

@@ -1,0 +1,193 @@
+//! An optimizer step in four calls, of which every trainer is made:
+//!
+//! 1. [`Training::accumulate`] adds up gradients and sums of losses over this rank's micro-batches,
+//! 2. [`Training::reduce`] makes them those of all ranks,
+//! 3. [`Training::judge`] reads the step's numbers, which is its one read, and decides what becomes of it,
+//! 4. [`Training::take_step`] lets the optimizers move, or not.
+
+use tt_collators::Batch;
+use tt_metrics::Scalar;
+use tt_models::Model;
+use tt_nn::Forward;
+use tt_tensor::{Tape, Tensor, fused};
+
+use crate::Loss;
+use crate::device_batch::DeviceBatch;
+use crate::error::{Error, Result};
+use crate::guard::Verdict;
+use crate::totals::{StepNumbers, Totals};
+use crate::training::Training;
+
+/// What is to become of a step.
+pub struct Judgement {
+    pub numbers: StepNumbers,
+    pub verdict: Verdict,
+    /// What gradients are multiplied by to be those of the mean loss, clipped: f32 `[1]`.
+    grad_scale: Tensor,
+}
+
+/// What came of a step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StepOutput {
+    pub numbers: StepNumbers,
+    /// Rate of the step, the first optimizer's if there are several.
+    pub lr: f64,
+    /// What the optimizers report by name: of several each one's rate, and their metrics where they are due.
+    pub of_optimizers: Vec<(String, Scalar)>,
+    pub verdict: Verdict,
+}
+
+impl Training {
+    /// Runs `loss` forward and backward on each micro-batch and adds up gradients and sums.
+    ///
+    /// Error: [`Error::Stopped`] if the run is asked to stop before the last micro-batch; no trace of the step is left.
+    pub fn accumulate(
+        &mut self,
+        micro_batches: &[Batch],
+        loss: impl Fn(&Forward, &dyn Model, &DeviceBatch) -> Result<Loss>,
+    ) -> Result<Totals> {
+        let seed = self.guard.backward_seed(micro_batches);
+        let mut totals: Option<Totals> = None;
+        for (micro, batch) in micro_batches.iter().enumerate() {
+            if self.reduce.is_stopped(self.stop.is_requested())? {
+                self.drop_gradients();
+                return Err(Error::Stopped);
+            }
+            let fwd = self.forward(&self.tape, self.step, micro);
+            let batch = DeviceBatch::upload(batch, self.device)?;
+            let part = loss(&fwd, &*self.model, &batch)?;
+            backward(&self.tape, &part.sum, seed)?;
+            totals = Some(match totals {
+                None => Totals {
+                    loss: part.sum.detach(),
+                    weight: part.weight.detach(),
+                    scalars: part.scalars,
+                    seed,
+                },
+                Some(so_far) => so_far.plus(part)?,
+            });
+        }
+        totals.ok_or(Error::NoData)
+    }
+
+    /// Makes gradients and sums those of all ranks.
+    pub fn reduce(&mut self, totals: &mut Totals) -> Result<()> {
+        self.reduce.totals(totals)?;
+        self.reduce.gradients(&self.params)
+    }
+
+    /// Reads the numbers of the step and asks the guard whether it may reach the weights.
+    pub fn judge(&mut self, totals: &Totals) -> Result<Judgement> {
+        let count = self.gradients().count();
+        if count == 0 {
+            return Err(Error::NoGradient {
+                step: self.step + 1,
+            });
+        }
+        let squares = fused::sum_squares(self.device, count, self.gradients())?;
+        let squares = self.reduce.sum_squares(squares)?;
+        let (grad_scale, grad_norm) =
+            fused::clip_scale(&squares, &totals.divisor()?, self.clipping.max_norm)?;
+        let numbers = self.reduce.numbers(totals.read(&grad_norm)?)?;
+        let verdict = self.guard.judge(numbers.loss, numbers.grad_norm);
+        Ok(Judgement {
+            numbers,
+            verdict,
+            grad_scale,
+        })
+    }
+
+    /// Does as `judgement` says: steps the optimizers with the gradients, or drops these. They are taken either way.
+    pub fn take_step(&mut self, judgement: Judgement) -> Result<StepOutput> {
+        let Judgement {
+            numbers,
+            verdict,
+            grad_scale,
+        } = judgement;
+        let mut of_optimizers = self.rates();
+        let lr = of_optimizers.first().map_or(0.0, |(_, lr)| lr.to_f64());
+        if self.optimizers.len() == 1 {
+            of_optimizers.clear();
+        }
+        match verdict {
+            Verdict::Apply | Verdict::Warn(_) => {
+                of_optimizers.extend(self.step_optimizers(grad_scale)?);
+                self.step += 1;
+            }
+            Verdict::Skip(_) => {
+                self.drop_gradients();
+                self.step += 1;
+            }
+            Verdict::Stop(_) => self.drop_gradients(),
+        }
+        Ok(StepOutput {
+            numbers,
+            lr,
+            of_optimizers,
+            verdict,
+        })
+    }
+
+    fn rates(&self) -> Vec<(String, Scalar)> {
+        let rates = self.optimizers.rates(self.step);
+        rates
+            .map(|(name, lr)| (format!("{name}_lr"), lr.into()))
+            .collect()
+    }
+
+    /// Lets the optimizers move. Gives their metrics if they are due, which costs a second read.
+    fn step_optimizers(&mut self, grad_scale: Tensor) -> Result<Vec<(String, Scalar)>> {
+        let grad_scale = match self.clipping.max_value {
+            None => grad_scale,
+            Some(max) => {
+                for (_, parameter) in self.params.iter() {
+                    if let Some(grad) = parameter.take_grad() {
+                        parameter.set_grad(fused::clip_value(grad, &grad_scale, max)?);
+                    }
+                }
+                Tensor::ones(1, self.device)?
+            }
+        };
+        let due = |interval: u64| (self.step + 1).is_multiple_of(interval);
+        let wants_metrics = self.metrics_interval.is_some_and(due);
+        self.optimizers
+            .step(self.step, &grad_scale, wants_metrics)?;
+        if !wants_metrics {
+            return Ok(Vec::new());
+        }
+        let (names, values): (Vec<_>, Vec<_>) = self.optimizers.metrics()?.into_iter().unzip();
+        if values.is_empty() {
+            return Ok(Vec::new());
+        }
+        let values: Vec<Tensor> = values
+            .iter()
+            .map(|value| value.reshape(1))
+            .collect::<tt_tensor::Result<_>>()?;
+        let values = Tensor::cat(&values, 0)?.to_vec::<f32>()?;
+        Ok(names
+            .into_iter()
+            .zip(values.into_iter().map(Scalar::from))
+            .collect())
+    }
+
+    /// Forgets what has been accumulated.
+    pub(crate) fn drop_gradients(&self) {
+        for (_, parameter) in self.params.iter() {
+            parameter.take_grad();
+        }
+    }
+
+    fn gradients(&self) -> impl Iterator<Item = Tensor> {
+        self.params.iter().filter_map(|(_, p)| p.grad())
+    }
+}
+
+/// Gradients of `seed` times the loss.
+pub(crate) fn backward(tape: &Tape, loss: &Tensor, seed: f32) -> Result<()> {
+    if seed == 1.0 {
+        tape.backward(loss)?;
+    } else {
+        tape.backward(&loss.affine(seed.into(), 0.0)?)?;
+    }
+    Ok(())
+}

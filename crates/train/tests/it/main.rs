@@ -1,0 +1,5 @@
+//! Training through its public API.
+
+mod common;
+mod ranks;
+mod stop;
