@@ -52,7 +52,7 @@ pub struct Input {
     /// u32 `[B, T]`.
     pub input_ids: Tensor,
     pub positions: Positions,
-    /// What else the batch says of each token, `[B, T]`, by name: e.g. `token_type_ids`.
+    /// What else the batch says, by name: of each token `[B, T]`, e.g. `token_type_ids`, or of each row `[B]`.
     pub fields: Vec<(&'static str, Tensor)>,
 }
 
@@ -79,7 +79,7 @@ impl Input {
         })
     }
 
-    /// What the batch says of each token under `name`, if it does.
+    /// What the batch says under `name`, if it does.
     pub fn field(&self, name: &str) -> Option<&Tensor> {
         let mut fields = self.fields.iter();
         fields.find_map(|(known, values)| (*known == name).then_some(values))

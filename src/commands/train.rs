@@ -190,9 +190,8 @@ fn warn_of_changes(
     let state = TrainState::read(checkpoint).map_err(Failure::request)?;
     let (then, now) = (&state.instruction_set, device.instruction_set());
     if then != now {
-        // In quotes, as ever.
         out::line(format!(
-            "warning: the run began with {then:?} instructions and goes on with {now}: rounding may differ"
+            "warning: the run began with {then} instructions and goes on with {now}: rounding may differ"
         ));
     }
     // The oldest checkpoints do not say.

@@ -228,7 +228,8 @@ fn data_key(error: &DataError) -> &'static str {
         | DataError::NoMatch { key, .. }
         | DataError::IsFolder { key, .. } => key,
         DataError::UnknownDataset { .. } => "data.dataset.url",
-        DataError::UnknownCollator { .. } => "data.collator.type",
+        DataError::UnknownCollator { .. } | DataError::BadField { .. } => "data.collator.type",
+        DataError::Other(_) => "data.dataset.url",
         DataError::Tokenizer { .. } | DataError::NoEndOfText { .. } => "data.tokenizer.path",
         _ => "data.path",
     }

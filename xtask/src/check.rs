@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
+use crate::{layers, root};
+
 /// How much is tested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
@@ -32,6 +34,7 @@ pub fn check(extent: Extent) -> Result<()> {
 /// In order, quickest verdict first.
 fn run_steps(extent: Extent, table: &mut Table) -> Result<()> {
     table.step("formatting", || cargo("fmt --all --check"))?;
+    table.step("layers", || layers::check(root()).map(drop))?;
     table.step("lints", || {
         cargo("clippy --workspace --all-targets -- -D warnings")
     })?;
@@ -41,6 +44,9 @@ fn run_steps(extent: Extent, table: &mut Table) -> Result<()> {
         Ok(())
     })?;
     let mut passes: Vec<Pass> = binaries.iter().map(|it| it.pass(extent)).collect();
+    for isa in lower_isas() {
+        passes.extend(binaries.iter().filter_map(|it| it.on_isa(isa, extent)));
+    }
     if extent == Extent::Full {
         passes.extend(binaries.iter().filter_map(TestBinary::on_eight_cores));
     }
@@ -77,6 +83,24 @@ fn run(command: &mut Command) -> Result<()> {
     let status = command.status().context("cargo did not start")?;
     ensure!(status.success(), "cargo ended with {status}");
     Ok(())
+}
+
+/// The instruction sets that this processor has below its best.
+fn lower_isas() -> &'static [&'static str] {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::is_x86_feature_detected as has;
+        if has!("avx512f") && has!("avx512bf16") {
+            return &["generic", "avx2", "avx512"];
+        }
+        if has!("avx512f") {
+            return &["generic", "avx2"];
+        }
+        if has!("avx2") && has!("fma") {
+            return &["generic"];
+        }
+    }
+    &[]
 }
 
 /// A binary with tests, unit tests of a target or those of a file under `tests/`.
@@ -174,6 +198,20 @@ impl TestBinary {
             },
             variable: None,
         }
+    }
+
+    /// The goldens once more as a processor computes them that has nothing better than `isa`.
+    fn on_isa(&self, isa: &'static str, extent: Extent) -> Option<Pass> {
+        let pass = self.pass(extent);
+        (self.package == "tt-trainers" && self.target == "golden").then(|| Pass {
+            name: format!("{}, {isa}", pass.name),
+            arguments: match extent {
+                Extent::Usual => vec!["golden_qwen2_tied::cpu"],
+                Extent::Full => vec!["golden_", "--skip", "tpu"],
+            },
+            variable: Some(("TT_ISA", isa)),
+            ..pass
+        })
     }
 
     /// The operations once more with all cores of the TPU: results must be the same for any number.

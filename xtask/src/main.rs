@@ -32,7 +32,7 @@ fn main() -> ExitCode {
         ["check", "--full"] => with_emulator(Extent::Full),
         ["sdk"] => sdk::install(None),
         ["sdk", "--wheel", wheel] => sdk::install(Some(wheel.as_ref())),
-        ["layers"] => layers(),
+        ["layers"] => layers::check(root()).map(|files| print!("{files}")),
         ["docs"] => check::docs(true),
         ["docs", "--check"] => check::docs(false),
         _ => {
@@ -49,10 +49,10 @@ fn main() -> ExitCode {
     }
 }
 
-fn layers() -> anyhow::Result<()> {
+/// The folder of the workspace.
+fn root() -> &'static Path {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
-    print!("{}", layers::check(own.parent().unwrap_or(own))?);
-    Ok(())
+    own.parent().unwrap_or(own)
 }
 
 fn with_emulator(extent: Extent) -> anyhow::Result<()> {

@@ -195,7 +195,7 @@ fn pairs_stand_in_adjacent_rows_of_one_micro_batch() {
 
 #[test]
 fn several_examples_of_a_row_are_segments_of_their_own_when_packed() {
-    let words = |text: &str, examples: &mut Examples| {
+    let words = |text: &str, examples: &mut Examples| -> Result<(), DataError> {
         for word in text.split(' ') {
             let example = examples.add();
             example.input_ids.extend(ids(word));
@@ -277,7 +277,7 @@ fn labels_in_their_place_are_counted_from_the_first_token_on() {
         layout: Layout::Packed,
         prediction: Prediction::SameToken,
         fields: Vec::new(),
-        encode: |text: &str, examples: &mut Examples| {
+        encode: |text: &str, examples: &mut Examples| -> Result<(), DataError> {
             let example = examples.add();
             example.input_ids.extend(ids(text).map(|_| 1));
             example.labels.extend(ids(text).map(i64::from));

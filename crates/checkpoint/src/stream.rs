@@ -13,8 +13,8 @@ use crate::{
     source::TensorSource,
 };
 
-const BUFFER_BYTES: usize = 16 << 20;
-const NUM_BUFFERS: usize = 16;
+const BUFFER_BYTES: usize = 8 << 20;
+const NUM_BUFFERS: usize = 8;
 
 /// A multiple of the width of every type.
 const ALIGNMENT: usize = 8;

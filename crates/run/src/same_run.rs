@@ -14,18 +14,20 @@ pub(crate) fn read_config(run: &Path) -> Option<Value> {
 /// Whether two resolved configs are of the same run.
 ///
 /// Left out is what cannot change a number of the run: where it is written, how it is called and shown, how it is
-/// resumed, how many threads and cores it runs on, and what happens if these fail.
+/// resumed, how many threads and cores it runs on, and what happens if these fail; and the instruction set, of which
+/// resuming warns by itself.
 pub fn same_run(a: &Value, b: &Value) -> bool {
     differences(a, b).is_empty()
 }
 
 /// The keys that matter to [`same_run`] and differ, as `key: old -> new`.
 pub(crate) fn differences(old: &Value, new: &Value) -> Vec<String> {
-    const LEFT_OUT: [&str; 15] = [
+    const LEFT_OUT: [&str; 16] = [
         "hydra",
         "resume",
         "logging",
         "device.threads",
+        "device.isa",
         "device.cores",
         "device.memory_gb",
         "device.fallback",

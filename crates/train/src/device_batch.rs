@@ -10,13 +10,13 @@ use crate::error::{Error, Result};
 
 /// One micro-batch: `[B, T]`, and `[B]` for fields that a row has one of.
 pub struct DeviceBatch {
+    /// With what the collator adds, which a model may look at too. Fields of targets stand where the targets do, and are
+    /// padding where there is none.
     pub input: Input,
     /// i64: what the model's output at each position is compared with, or -100 where there is no loss. That is the label
     /// of the next token, or the one in its place, as `prediction` says.
     pub targets: Tensor,
     pub prediction: Prediction,
-    /// What the collator adds. Those of targets stand where the targets do, and are padding where there is none.
-    fields: Vec<(&'static str, Tensor)>,
 }
 
 impl DeviceBatch {
@@ -37,11 +37,10 @@ impl DeviceBatch {
             input: Input {
                 input_ids: Tensor::from_slice(&batch.input_ids, shape, device)?,
                 positions,
-                fields: Vec::new(),
+                fields: fields.collect::<Result<_>>()?,
             },
             targets: Tensor::from_slice(&at_targets(batch, &batch.labels, IGNORE), shape, device)?,
             prediction: batch.prediction,
-            fields: fields.collect::<Result<_>>()?,
         })
     }
 
@@ -61,27 +60,22 @@ impl DeviceBatch {
 
     /// The field of a name that the collator gives. Errors: it gives none of that name.
     pub fn field(&self, name: &str) -> Result<&Tensor> {
-        let found = self.fields.iter().find(|(known, _)| *known == name);
-        match found {
-            Some((_, values)) => Ok(values),
-            None => {
-                let known = self.fields.iter().map(|(known, _)| *known);
-                let known: Vec<_> = known.collect();
-                Err(Error::NoField {
-                    name: name.to_owned(),
-                    known: if known.is_empty() {
-                        "none".to_owned()
-                    } else {
-                        known.join(", ")
-                    },
-                })
-            }
-        }
+        self.input.field(name).ok_or_else(|| {
+            let known = self.input.fields.iter().map(|(known, _)| *known);
+            let known: Vec<_> = known.collect();
+            let known = if known.is_empty() {
+                "none".to_owned()
+            } else {
+                known.join(", ")
+            };
+            let name = name.to_owned();
+            Error::NoField { name, known }
+        })
     }
 
     /// f32: how much each target counts, if the collator says so.
     pub fn weights(&self) -> Option<&Tensor> {
-        self.field(WEIGHTS).ok()
+        self.input.field(WEIGHTS)
     }
 
     /// For losses made of single operations: the targets as u32 ids, 0 where there is no loss, and f32 weights, 0 where

@@ -167,7 +167,7 @@ fn multiply_add(a: f32, b: f32, c: f32) -> f32 {
 mod x86 {
     use std::arch::x86_64::*;
 
-    use super::{AHEAD, Columns, LANES, Out, Rows, starts};
+    use crate::kernels::matmul::micro::{AHEAD, Columns, LANES, Out, Rows, starts};
 
     macro_rules! register_tile {
         (
