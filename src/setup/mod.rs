@@ -45,7 +45,7 @@ pub(crate) struct Setup {
     pub(crate) sources: Table<OpenSource>,
     pub(crate) collators: Table<BuildCollator>,
     /// By the names that `logging.sinks` gives them.
-    pub(crate) sinks: Vec<(String, Box<dyn Sink>)>,
+    pub(crate) sinks: NamedSinks,
     pub(crate) trainer: Box<dyn Trainer>,
     pub(crate) optimizers: PlannedOptimizers,
 }
@@ -358,14 +358,17 @@ fn build_trainer(
     (entry.build)(&kwargs)
 }
 
+/// What gets the metrics, each under the name that the configuration gives it.
+type NamedSinks = Vec<(String, Box<dyn Sink>)>;
+
 /// The console, unless another sink is called so, and those of `logging.sinks`. Nothing is opened yet.
 fn build_sinks(
     composition: &Composition,
     plugins: &Plugins,
     config: &LoggingConfig,
-) -> Result<Vec<(String, Box<dyn Sink>)>, Diagnostics> {
+) -> Result<NamedSinks, Diagnostics> {
     const CONSOLE: &str = "console";
-    let mut sinks: Vec<(String, Box<dyn Sink>)> = Vec::new();
+    let mut sinks = NamedSinks::new();
     if !config.sinks.contains_key(CONSOLE) {
         let console = Console::new(config.progress);
         sinks.push((CONSOLE.to_owned(), Box::new(console)));

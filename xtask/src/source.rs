@@ -41,10 +41,11 @@ fn read(
     let children = children(&tokens);
     let mut reader = Reader {
         tokens: &tokens,
+        depths: inline_depths(&tokens),
         path,
         names: children
             .iter()
-            .map(|child| (child.clone(), [path, &[child.clone()]].concat()))
+            .map(|child| (child.clone(), [path, std::slice::from_ref(child)].concat()))
             .collect(),
         source: Source {
             file: file.to_owned(),
@@ -73,6 +74,22 @@ fn read(
     Ok(())
 }
 
+/// How many inline modules, `mod name { .. }`, are around each token.
+fn inline_depths(tokens: &[&str]) -> Vec<usize> {
+    let mut depths = Vec::with_capacity(tokens.len());
+    // For each open brace, whether it is a module's.
+    let mut open: Vec<bool> = Vec::new();
+    for (at, token) in tokens.iter().enumerate() {
+        match *token {
+            "{" => open.push(at >= 2 && tokens[at - 2] == "mod"),
+            "}" => drop(open.pop()),
+            _ => {}
+        }
+        depths.push(open.iter().filter(|is_module| **is_module).count());
+    }
+    depths
+}
+
 /// The names of `mod name;`.
 fn children(tokens: &[&str]) -> Vec<String> {
     let declared = tokens
@@ -91,6 +108,8 @@ fn defined(tokens: &[&str]) -> BTreeSet<String> {
 
 struct Reader<'t> {
     tokens: &'t [&'t str],
+    /// How many inline modules are around each token.
+    depths: Vec<usize>,
     path: &'t [String],
     /// What stands for a path here: child modules, and modules that were imported.
     names: BTreeMap<String, ModulePath>,
@@ -106,10 +125,11 @@ impl Reader<'_> {
                 continue;
             }
             let is_public = is_public(&self.tokens[..at]);
+            let depth = self.depths[at];
             let mut imports = Vec::new();
             at = tree(self.tokens, at + 1, &[], &mut imports);
             for (import, name) in imports {
-                let Some(path) = self.absolute(&import) else {
+                let Some(path) = self.absolute(&import, depth) else {
                     continue;
                 };
                 if is_public {
@@ -137,6 +157,7 @@ impl Reader<'_> {
                 at += 1;
                 continue;
             }
+            let depth = self.depths[at];
             let mut names = vec![self.tokens[at].to_owned()];
             while self.tokens.get(at + 1) == Some(&"::") {
                 let Some(name) = self.tokens.get(at + 2).filter(|name| is_name(name)) else {
@@ -146,19 +167,25 @@ impl Reader<'_> {
                 at += 2;
             }
             at += 1;
-            if let Some(path) = self.absolute(&names) {
+            if let Some(path) = self.absolute(&names, depth) {
                 self.source.uses.insert(path);
             }
         }
     }
 
     /// The path from the root of the crate; `None` if it is of another crate, or of a type here.
-    fn absolute(&self, names: &[String]) -> Option<ModulePath> {
+    fn absolute(&self, names: &[String], depth: usize) -> Option<ModulePath> {
+        let supers = names.iter().take_while(|name| *name == "super").count();
+        if supers > 0 {
+            // An inline module's `super` is in this file still.
+            let up = supers.saturating_sub(depth);
+            let base = &self.path[..self.path.len().checked_sub(up)?];
+            return Some([base, &names[supers..]].concat());
+        }
         let (first, rest) = names.split_first()?;
         let mut base = match first.as_str() {
             "crate" | "$crate" => Vec::new(),
             "self" => self.path.to_vec(),
-            "super" => self.path[..self.path.len().checked_sub(1)?].to_vec(),
             name => self.names.get(name)?.clone(),
         };
         for name in rest {

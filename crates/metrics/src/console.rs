@@ -165,10 +165,9 @@ impl Sink for Console {
     }
 
     fn finish(&mut self, end: &End) -> SinkResult {
-        match (&self.show, end) {
-            // Left on the screen as it is; after an error, it would be in the way of what is said of it.
-            (Show::Bar(bar), End::Finished | End::Stopped) => bar.abandon(),
-            _ => {}
+        // Left on the screen as it is; after an error, it would be in the way of what is said of it.
+        if let (Show::Bar(bar), End::Finished | End::Stopped) = (&self.show, end) {
+            bar.abandon();
         }
         Ok(())
     }
