@@ -69,12 +69,11 @@ impl Trainer for LMTrainer {
             }
         };
         let head = model.output(fwd)?;
-        if batch.weights().is_some() {
+        if let Some(weights) = batch.weights() {
             // Each target counts by its weight, and the sum is divided by theirs.
             let losses = fused::linear_token_losses(&hidden, &head, &batch.targets, params)?; // [B, T]
-            let (_, weights) = batch.target_ids()?; // [B, T]
             return Ok(Loss {
-                sum: losses.mul(&weights)?.sum_all()?,
+                sum: losses.mul(weights)?.sum_all()?,
                 weight: weights.sum_all()?,
                 scalars: Vec::new(),
             });
