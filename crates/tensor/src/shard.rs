@@ -104,6 +104,11 @@ impl Shard {
 }
 
 #[cfg(test)]
+#[expect(
+    clippy::single_range_in_vec_init,
+    clippy::reversed_empty_ranges,
+    reason = "runs are ranges, of which there may be one, or one that is wrong"
+)]
 mod tests {
     use super::*;
 
