@@ -14,6 +14,8 @@ use crate::{
 };
 
 const BUFFER_BYTES: usize = 8 << 20;
+/// A window of 64 MiB: a larger one would spare a step little, for the thread that writes is hardly slower than the one
+/// that reads, but how much of it is full at the worst moment would depend on the disk.
 const NUM_BUFFERS: usize = 8;
 
 /// A multiple of the width of every type.
