@@ -13,10 +13,10 @@ use crate::{
     source::TensorSource,
 };
 
-const BUFFER_BYTES: usize = 4 << 20;
+const BUFFER_BYTES: usize = 8 << 20;
 /// A window of 64 MiB: a larger one would spare a step little, for the thread that writes is hardly slower than the one
-/// that reads, but how much of it is in use at the worst moment would be anybody's guess.
-const NUM_BUFFERS: usize = 16;
+/// that reads, but how much of it is full at the worst moment would depend on the disk.
+const NUM_BUFFERS: usize = 8;
 
 /// A multiple of the width of every type.
 const ALIGNMENT: usize = 8;
