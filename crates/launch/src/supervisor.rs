@@ -5,11 +5,11 @@
 //! there were no supervisor, on the same terminal; the supervisor loads no device library. It
 //!
 //! - passes on what asks a run to stop, and ends with the worker's exit code;
-//! - watches the [flight record](tt_tpu::flight), and ends a worker that waits for longer than it may, see [`crate::watchdog`];
-//! - says what happened if the worker did not end in order, see [`crate::crash_report`], and starts it again from the
+//! - watches the [flight record](tt_tpu::flight), and ends a worker that waits for longer than it may, see `watchdog`;
+//! - says what happened if the worker did not end in order, see `crash_report`, and starts it again from the
 //!   last checkpoint, a given number of times;
 //! - removes what the device leaves behind, also of supervisors that were killed, see
-//!   [`crate::session`].
+//!   `session`.
 //!
 //! The worker dies with its supervisor, see [`worker`].
 //!

@@ -1,6 +1,6 @@
 //! A run's folder, and who owns it: its lock, what a run there is to do, what it records, how it ends.
 //!
-//! Deciding and doing are apart. [`decide`] looks at what is on disk, changes nothing, and gives a value that says which
+//! Deciding and doing are apart. [`decide()`] looks at what is on disk, changes nothing, and gives a value that says which
 //! folder, which checkpoint, how long, and what the user is told; it can be written down and sent to other processes.
 //! [`FolderChoice::hold`] and [`HeldFolder::enter`] then carry it out, in one process.
 //!
