@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
+use tt_report::Column;
 
 use crate::{layers, root};
 
@@ -339,28 +340,23 @@ impl Table {
     }
 
     fn text(&self) -> String {
-        let width = self
-            .rows
-            .iter()
-            .map(|(name, ..)| name.len())
-            .max()
-            .unwrap_or(0);
-        let total: Duration = self.rows.iter().map(|(.., took)| *took).sum();
-        let row = |name: &str, counts: Option<Counts>, took: Duration| {
-            let [tests, left] = match counts {
+        let numbers = Column::right();
+        let mut table = tt_report::Table::new([Column::left(), numbers, numbers, numbers]);
+        table.row(["step", "tests", "ignored", "seconds"]);
+        let mut row = |name: &str, counts: Option<Counts>, took: Duration| {
+            let [tests, ignored] = match counts {
                 Some(it) => [it.passed + it.failed, it.ignored].map(|count| count.to_string()),
                 None => [String::new(), String::new()],
             };
-            format!(
-                "{name:width$}  {tests:>5}  {left:>7}  {:>7.1}\n",
-                took.as_secs_f64()
-            )
+            let seconds = format!("{:.1}", took.as_secs_f64());
+            table.row([name.to_owned(), tests, ignored, seconds]);
         };
-        let mut text = format!("{:width$}  tests  ignored  seconds\n", "step");
         for (name, counts, took) in &self.rows {
-            text += &row(name, *counts, *took);
+            row(name, *counts, *took);
         }
-        text + &row("total", Some(self.totals), total)
+        let total = self.rows.iter().map(|(.., took)| *took).sum();
+        row("total", Some(self.totals), total);
+        table.to_string()
     }
 }
 
