@@ -32,3 +32,9 @@ impl Error {
         }
     }
 }
+
+/// An error and what caused it, on one line.
+pub fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
+    let causes = std::iter::successors(error.source(), |error| error.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}

@@ -42,7 +42,7 @@ pub use disk::{read_json, write_file, write_json};
 pub use environment::{
     available_memory_bytes, cpu_features, environment, memory_bytes, peak_rss_bytes,
 };
-pub use error::{Error, Result};
+pub use error::{Error, Result, with_causes};
 pub use jsonl::{Jsonl, Truncation};
 pub use record::{Record, Scalar, Scalars, StepRecord, TIME_KEYS, ValRecord};
 pub use sink::{BuildSink, End, Metrics, RunInfo, Sink, SinkError, SinkResult};

@@ -8,7 +8,7 @@ use serde_json::Value;
 use tt_config::{Diagnostics, Section};
 
 use crate::{
-    error::Result,
+    error::{Result, with_causes},
     jsonl::{Jsonl, Truncation},
     record::Record,
 };
@@ -173,7 +173,7 @@ impl Metrics {
             let told = catch_unwind(AssertUnwindSafe(|| event(&mut **sink)));
             let why = match told {
                 Ok(Ok(())) => return true,
-                Ok(Err(error)) => chain(&*error),
+                Ok(Err(error)) => with_causes(&*error),
                 Err(_) => "it panicked".to_owned(),
             };
             warnings.push(format!(
@@ -198,15 +198,4 @@ impl Drop for Metrics {
             self.end(&End::Failed("ended before it was done".to_owned()));
         }
     }
-}
-
-/// An error with what is behind it.
-fn chain(error: &(dyn StdError + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(&format!(": {error}"));
-        cause = error.source();
-    }
-    text
 }

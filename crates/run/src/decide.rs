@@ -17,6 +17,7 @@ mod tests;
 use std::path::{Path, PathBuf};
 
 use tt_checkpoint::{Checkpoint, Damage};
+use tt_metrics::with_causes;
 
 use crate::decision::{Decision, FolderChoice, HeldFolder, Resume, RunRequest, Start};
 use crate::run_dir::{self, RunDir, RunDirError};
@@ -271,12 +272,6 @@ fn continued(folder: &Path, request: &RunRequest, why: &str) -> Result<Option<St
         max_steps: request.max_steps,
         messages,
     }))
-}
-
-/// An error and what caused it, on one line.
-fn with_causes(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |error| error.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 fn is_inside(path: &Path, folder: &Path) -> bool {
