@@ -20,6 +20,9 @@
 //!
 //! To add a model: a file, a line in [`TABLE`], a YAML under `configs/model/`, a golden.
 
+// They panic where nobody can read: standard output may be closed, or its disk full.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
+
 mod decoder;
 mod error;
 mod hf_config;

@@ -21,6 +21,9 @@
 //!
 //! An optimizer that treats every weight alike is a [`Rule`]: its config says which formula of the kernel it is.
 
+// They panic where nobody can read: standard output may be closed, or its disk full.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
+
 mod adafactor;
 mod adagrad;
 mod adam;

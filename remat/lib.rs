@@ -16,6 +16,9 @@
 //! A policy over module paths, applied from outside: models do not know of it (see [`tt_nn::Recompute`]).
 //! Source: Chen et al. 2016, arXiv:1604.06174.
 
+// They panic where nobody can read: standard output may be closed, or its disk full.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
+
 use std::collections::HashSet;
 
 use schemars::JsonSchema;

@@ -106,7 +106,7 @@ impl App {
         let begun = tt_launch::begin().map_err(Failure::run);
         let done = begun.and_then(|()| self.try_run(args));
         let code = done.unwrap_or_else(|failure| {
-            eprintln!("{failure}");
+            out::error_line(&failure);
             failure.exit_code()
         });
         tt_launch::worker::set_exit_code(code);
@@ -165,13 +165,13 @@ impl App {
                     return supervise::run(&device, &args.raw);
                 }
                 for warning in composition.warnings() {
-                    eprintln!("warning: {warning}");
+                    out::error_line(format_args!("warning: {warning}"));
                 }
                 match args.show {
                     Some(show) => show::run(&composition, &self.plugins, show, &args),
                     None => {
                         for note in migration::apply(&mut composition, &self.plugins) {
-                            eprintln!("note: {note}");
+                            out::error_line(format_args!("note: {note}"));
                         }
                         run(Invocation {
                             plugins: self.plugins,

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use tt_tensor::{Device, Isa};
 
 use crate::failure::Failure;
+use crate::out;
 
 /// What a run computes on.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
@@ -166,8 +167,8 @@ pub(crate) fn report_fallbacks(device: Device) {
         .iter()
         .map(|(op, count)| format!("{op} {count}"))
         .collect();
-    eprintln!(
+    out::error_line(format_args!(
         "warning: operations that ran on the CPU for want of a kernel, and how often: {}; device.fallback=error forbids it",
         counts.join(", ")
-    );
+    ));
 }

@@ -1,4 +1,5 @@
-//! Standard output. A reader that has gone away (`tpu-train --help | head`) is no reason to stop.
+//! Standard output and standard error. A reader that has gone away (`tpu-train --help | head`) or a full disk behind one of
+//! them is no reason to stop.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -11,4 +12,9 @@ pub(crate) fn text(text: impl Display) {
 /// Prints a line.
 pub(crate) fn line(line: impl Display) {
     let _ = writeln!(io::stdout(), "{line}");
+}
+
+/// Prints a line to standard error.
+pub(crate) fn error_line(line: impl Display) {
+    let _ = writeln!(io::stderr(), "{line}");
 }

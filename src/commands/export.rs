@@ -83,8 +83,8 @@ fn as_it_is(config: &ExportConfig) -> anyhow::Result<Exported> {
     let weights = match SavedAdapter::open(&folder)? {
         Some(saved) => {
             if saved.config["base_model_name_or_path"].is_null() {
-                eprintln!(
-                    "warning: the adapter's base was drawn from a seed, so that no other program has it: --merge writes both"
+                out::error_line(
+                    "warning: the adapter's base was drawn from a seed, so that no other program has it: --merge writes both",
                 );
             }
             snapshot.adapter_config = saved.config;
@@ -174,7 +174,7 @@ fn described(file: &dyn Fn(&str) -> Option<PathBuf>) -> anyhow::Result<Exported>
         "vocab.json",
     ];
     let json = |name| match file(name) {
-        Some(path) => tt_metrics::read_json(&path).map(Some),
+        Some(path) => tt_disk::read_json(&path).map(Some),
         None => Ok(None),
     };
     Ok(Snapshot {

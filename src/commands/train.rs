@@ -26,7 +26,7 @@ pub(crate) fn run(mut invocation: Invocation) -> Result<ExitCode, Failure> {
     let is_debug = setup.config.debug;
     train(&mut invocation.composition, setup, &invocation.arguments).inspect_err(|failure| {
         if let (true, Some(error)) = (is_debug, failure.error()) {
-            eprintln!("{error:?}");
+            out::error_line(format_args!("{error:?}"));
         }
     })
 }
@@ -39,8 +39,7 @@ fn train(
 ) -> Result<ExitCode, Failure> {
     setup.config.device.start_threads()?;
     let stop = StopFlag::default();
-    let on_signal = stop.clone();
-    let signal = StopSignal::install(move || on_signal.request()).map_err(Failure::run)?;
+    let signal = StopSignal::install(stop.shared()).map_err(Failure::run)?;
     let (start, held) = match decide(composition, &setup)? {
         (Decision::Start(start), held) => (start, held),
         (Decision::Finished(folder), _) => return Ok(finished(&folder)),
@@ -75,6 +74,7 @@ fn train(
     let job = job::assemble(setup, composition, data, checkpoint, run_length, stop)?;
     let size = size(&job.params);
     let prepared = job.prepare().map_err(job::classify)?;
+    signal.save_first();
     // What does not fit has been refused by now: until here an earlier run is what it was, and where it was.
     let entered = held.enter(&folder).map_err(Failure::request)?;
     let Entered {

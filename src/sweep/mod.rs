@@ -50,8 +50,8 @@ pub(crate) fn run(
     let plan = SweepPlan::read(composer, &args.overrides, plugins)?;
     let program = this_program().map_err(Failure::run)?;
     let stop = StopFlag::default();
-    let on_signal = stop.clone();
-    let signal = StopSignal::install(move || on_signal.request()).map_err(Failure::run)?;
+    let signal = StopSignal::install(stop.shared()).map_err(Failure::run)?;
+    signal.save_first();
     let (folder, notes) = plan.open_folder()?;
     notes.iter().for_each(out::line);
     out::line(format!(

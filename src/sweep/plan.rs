@@ -15,6 +15,7 @@ use crate::args::Options;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::migration;
+use crate::out;
 use crate::plugins::Plugins;
 use crate::setup::Setup;
 use crate::sweep::config::SweepConfig;
@@ -55,7 +56,7 @@ impl SweepPlan {
             for remark in remarks {
                 // Every job has them; once is enough.
                 if said.insert(remark.clone()) {
-                    eprintln!("{remark}");
+                    out::error_line(remark);
                 }
             }
             for key in ["hydra.job.num", "hydra.job.id"] {
@@ -117,7 +118,7 @@ impl SweepPlan {
             }
         };
         let folder = opened.map_err(Failure::request)?;
-        tt_metrics::write_json(&folder.path().join(JOBS), &self.list()).map_err(Failure::run)?;
+        tt_disk::write_json(&folder.path().join(JOBS), &self.list()).map_err(Failure::run)?;
         Ok((folder, notes))
     }
 

@@ -63,6 +63,25 @@ impl Place {
         command
     }
 
+    /// The binary started by bash, as `script` says, in which `"$@"` is it and its arguments.
+    pub fn shell(&self, script: &str, args: &[&str]) -> Command {
+        let binary = self.command(args);
+        let mut command = Command::new("bash");
+        command
+            .args(["-c", script, "bash"])
+            .arg(binary.get_program())
+            .args(binary.get_args())
+            .current_dir(self.path())
+            .stdin(Stdio::null());
+        for (name, value) in binary.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        command
+    }
+
     /// Runs to the end.
     pub fn run(&self, args: &[&str]) -> Finished {
         self.start(args).finish()

@@ -1,6 +1,8 @@
 //! Stopping a run: it saves and says by its exit code that it can go on.
 
-use crate::harness::{Place, RunFolder};
+use std::time::{Duration, Instant};
+
+use crate::harness::{Place, RunFolder, Running, nano};
 
 /// Long enough never to end by itself.
 const ENDLESS: &[&str] = &["trainer.max_steps=1000000", "hydra.run.dir=run"];
@@ -39,6 +41,63 @@ fn sigterm_saves_and_exits_75() {
     let (place, finished) = stopped_by("TERM");
     finished.with_code(75).prints("continue");
     assert!(saved_step(&place) >= 3);
+}
+
+/// A handler that printed first, and died of it, made the run deaf to every signal.
+#[test]
+fn a_signal_is_obeyed_whatever_has_become_of_standard_error() {
+    for (signal, code, script) in [
+        ("TERM", 75, r#"exec "$@" 2>/dev/full"#),
+        ("USR1", 75, r#"exec "$@" >/dev/full 2>&1"#),
+        ("HUP", 75, r#"exec "$@" >&- 2>&-"#),
+        // What Ctrl-C does to `tpu-train ... 2>&1 | tee log`: the reader is gone before the run can say a word.
+        ("INT", 130, r#"exec "$@" > >(exec true) 2>&1"#),
+    ] {
+        let place = Place::new();
+        let run = RunFolder(place.path().join("run"));
+        let mut running = Running::start(place.shell(script, &nano(ENDLESS)));
+        running.wait_for_rows(&run, 3);
+        running.signal(signal);
+        running.finish().with_code(code);
+        assert!(saved_step(&place) >= 3, "{signal}");
+    }
+}
+
+#[test]
+fn under_nohup_a_closed_terminal_stops_nothing() {
+    let place = Place::new();
+    let run = RunFolder(place.path().join("run"));
+    let script = r#"trap "" HUP; exec "$@""#;
+    let mut running = Running::start(place.shell(script, &nano(ENDLESS)));
+    running.wait_for_rows(&run, 3);
+    running.signal("HUP");
+    let rows = run.row_count();
+    running.wait_for_rows(&run, rows + 3);
+    running.signal("TERM");
+    running.finish().with_code(75);
+}
+
+/// Nothing is lost that the next start would not make again, and nobody waits for a tokenizer to be trained.
+#[test]
+fn a_signal_while_the_data_is_opened_ends_the_run_at_once() {
+    let place = Place::new();
+    let words: Vec<String> = (0..4_000_000_u64)
+        .map(|i| format!("w{}", i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 44))
+        .collect();
+    place.write("book.txt", &words.join(" "));
+    for (signal, code) in [("TERM", 75), ("INT", 130)] {
+        let mut args = nano(ENDLESS);
+        args.extend(["data=text", "data.path=book.txt"]);
+        let mut running = place.start(&args);
+        std::thread::sleep(Duration::from_millis(500));
+        assert!(running.is_at_work());
+        let asked = Instant::now();
+        running.signal(signal);
+        running.finish().with_code(code);
+        let took = asked.elapsed();
+        assert!(took < Duration::from_secs(2), "{took:?}");
+        assert!(!place.path().join("run").exists(), "still preparing");
+    }
 }
 
 #[test]

@@ -48,6 +48,9 @@
 //! # Ok::<(), tt_config::Diagnostics>(())
 //! ```
 
+// They panic where nobody can read: standard output may be closed, or its disk full.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
+
 mod apply;
 mod compare;
 mod compose;

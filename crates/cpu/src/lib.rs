@@ -22,6 +22,8 @@
 //! # Ok::<(), candle_core::Error>(())
 //! ```
 
+// They panic where nobody can read: standard output may be closed, or its disk full.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 // Lane loops index several arrays side by side; zips of them hide the arithmetic.
 #![allow(clippy::needless_range_loop)]
 

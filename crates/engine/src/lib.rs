@@ -2,6 +2,9 @@
 //!
 //! Sampling draws from counter-based randomness: the same prompt, seed and weights give the same text.
 
+// They panic where nobody can read: standard output may be closed, or its disk full.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
+
 mod reader;
 mod sampler;
 

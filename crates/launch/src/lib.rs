@@ -22,6 +22,9 @@
 //! # Ok::<(), tt_launch::Error>(())
 //! ```
 
+// They panic where nobody can read: standard output may be closed, or its disk full.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
+
 pub mod child;
 mod crash_report;
 mod error;

@@ -21,12 +21,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use signal_hook::consts::{SIGINT, SIGKILL, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGKILL, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
 use crate::child::{Child, Tie};
 use crate::crash_report::{CrashReport, WorkerEnd};
 use crate::session::Session;
+use crate::stop_signal;
 use crate::watchdog::Watchdog;
 use crate::worker;
 use crate::{EXIT_INTERRUPTED, EXIT_PREEMPTED, Error, Result, Supervised};
@@ -48,6 +49,9 @@ pub struct Limits {
 /// Runs workers until one ends in order, or none may be started any more; gives the exit code.
 pub fn run(supervised: &dyn Supervised, limits: Limits) -> Result<u8> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGUSR1])?;
+    if !stop_signal::is_ignored(SIGHUP) {
+        signals.add_signal(SIGHUP)?;
+    }
     let mut command = supervised.command(None);
     let mut saved = None;
     for restarts in 0.. {
@@ -69,11 +73,11 @@ pub fn run(supervised: &dyn Supervised, limits: Limits) -> Result<u8> {
             };
             return Err(Error::Crash(format!("{report}{tried}")));
         }
-        eprintln!("error: {report}");
+        // A reader that has gone away is no reason to stop.
+        let _ = writeln!(io::stderr(), "error: {report}");
         saved = report.step();
         // Without a checkpoint there is nothing to go on from.
         command = supervised.command(report.run().filter(|_| saved.is_some()));
-        // A reader that has gone away is no reason to stop.
         let _ = writeln!(
             io::stdout(),
             "starting again, {} of {} times",
@@ -124,10 +128,13 @@ fn wait(
 ///
 /// `told` is the code that it told. After that nothing is wrong any more: the device's libraries may crash while they clean up.
 fn exit_code(end: &WorkerEnd, told: Option<u8>, stop_signal: Option<i32>) -> Option<u8> {
-    let signal = match end {
-        WorkerEnd::Exit(status) => status.signal(),
-        WorkerEnd::Hang(_) => None,
+    let (signal, exited) = match end {
+        WorkerEnd::Exit(status) => (status.signal(), status.code()),
+        WorkerEnd::Hang(_) => (None, None),
     };
+    // Asked to stop when it had nothing to save yet, it ends without a word.
+    let is_preempted = stop_signal.is_some() && exited == Some(EXIT_PREEMPTED.into());
+    let told = told.or(is_preempted.then_some(EXIT_PREEMPTED));
     match (told, signal, stop_signal) {
         // It was told to stop by SIGTERM, and can only answer to that.
         (Some(EXIT_PREEMPTED), _, Some(SIGINT)) => Some(EXIT_INTERRUPTED),

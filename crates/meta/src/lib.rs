@@ -20,6 +20,9 @@
 //! # Ok::<(), candle_core::Error>(())
 //! ```
 
+// They panic where nobody can read: standard output may be closed, or its disk full.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
+
 mod account;
 mod candle;
 mod fused;

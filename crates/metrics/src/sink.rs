@@ -1,6 +1,7 @@
 //! Where records go: to the JSONL file first, then to whoever shows them.
 
 use std::error::Error as StdError;
+use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
@@ -183,7 +184,7 @@ impl Metrics {
         });
         for warning in warnings {
             if self.sinks.is_empty() {
-                eprintln!("{warning}");
+                let _ = writeln!(io::stderr(), "{warning}");
             } else {
                 self.message(&warning);
             }

@@ -10,6 +10,9 @@
 //! assert_eq!(table.markdown(), "| job | loss |\n| --- | ---: |\n| 12 | 2.5 |");
 //! ```
 
+// They panic where nobody can read: standard output may be closed, or its disk full.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
+
 mod axis;
 mod csv;
 pub mod number;

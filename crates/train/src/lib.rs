@@ -20,6 +20,9 @@
 //! }
 //! ```
 
+// They panic where nobody can read: standard output may be closed, or its disk full.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
+
 mod adapted;
 mod bad_step;
 mod bad_step_dump;

@@ -13,6 +13,11 @@ impl StopFlag {
         self.0.store(true, Ordering::Relaxed);
     }
 
+    /// The flag itself, for what can only set one: a signal handler.
+    pub fn shared(&self) -> &Arc<AtomicBool> {
+        &self.0
+    }
+
     pub fn is_requested(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
