@@ -407,7 +407,7 @@ fn on_tpu(skipped: Option<&str>, more: &[&str]) -> Option<Finished> {
     ];
     let mut command = place.command(&diff(&[&small, more].concat()));
     if let Some(kernel) = skipped {
-        command.env("TPU_TRAIN_PLANT", format!("skip:{kernel}"));
+        command.env("TPU_TRAIN_INJECT_FAULT", format!("skip:{kernel}"));
     }
     Some(Running::start(command).finish())
 }

@@ -1,6 +1,6 @@
 //! A TPU that fails: what is left, what is said, and how the run goes on.
 //!
-//! The faults are planted in the launches of the true device (`crates/tpu/src/plant.rs`); elsewhere the tests are skipped.
+//! The faults are injected into the launches of the true device (`crates/tpu/src/fault_injection.rs`); elsewhere the tests are skipped.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ impl Lab {
         })
     }
 
-    /// Makes the planted fault happen at the next launch.
+    /// Makes the injected fault happen at the next launch.
     fn spring(&self) {
         fs::write(self.at.place.path().join("now"), "").unwrap();
     }
@@ -52,11 +52,14 @@ impl Lab {
         Running::start(self.command(more))
     }
 
-    /// Starts a run in which `fault` is planted.
+    /// Starts a run in which `fault` is injected.
     fn start_faulty(&self, fault: &str, more: &[&str]) -> Running {
         let mut command = self.command(more);
         let now = self.at.place.path().join("now");
-        command.env("TPU_TRAIN_PLANT", format!("{fault}@{}", now.display()));
+        command.env(
+            "TPU_TRAIN_INJECT_FAULT",
+            format!("{fault}@{}", now.display()),
+        );
         Running::start(command)
     }
 
@@ -119,7 +122,7 @@ fn a_failed_check_in_a_kernel_is_told_with_its_launch_and_the_run_goes_on() {
         .with_code(1)
         .complains("a check in a kernel failed")
         .complains("Assertion")
-        .complains("planted_assert")
+        .complains("injected_assert")
         .complains("run/device.log");
     assert!(resume_command(&finished).starts_with("tpu-train +model=qwen2"));
     assert!(!finished.stdout.contains("[ap]"), "{}", finished.stdout);
@@ -139,7 +142,7 @@ fn a_hang_is_ended_and_told_with_its_launch() {
         .finish()
         .with_code(1)
         .complains("the device hangs")
-        .complains("planted_hang");
+        .complains("injected_hang");
     lab.goes_on();
 }
 
@@ -229,7 +232,7 @@ fn a_run_restarts_by_itself_and_makes_the_steps_of_one_that_never_failed() {
         .with_code(0)
         .prints("starting again, 1 of 2 times")
         .prints("starting again, 2 of 2 times")
-        .complains("planted_assert");
+        .complains("injected_assert");
     let interrupted = lab.run.timeless_rows();
 
     let whole = lab.start(&["trainer.max_steps=4", "hydra.run.dir=whole"]);
@@ -243,7 +246,7 @@ fn a_run_restarts_by_itself_and_makes_the_steps_of_one_that_never_failed() {
 fn a_fault_before_anything_is_saved_is_given_up_after_one_try() {
     let Some(lab) = Lab::open() else { return };
     let mut command = lab.command(&[ENDLESS, "device.restart.max=5"]);
-    command.env("TPU_TRAIN_PLANT", "assert@5");
+    command.env("TPU_TRAIN_INJECT_FAULT", "assert@5");
     Running::start(command)
         .finish()
         .with_code(1)

@@ -354,7 +354,7 @@ impl Gradients<'_> {
             return Ok(());
         };
         self.update(var, |slot| match slot {
-            Some(sum) => Ok(crate::ops::add_in_place(sum, &grad)?),
+            Some(sum) => sum.add_in_place(&grad),
             None => Ok(grad),
         })
     }
@@ -372,7 +372,7 @@ impl Gradients<'_> {
         };
         self.update(var, |slot| {
             let (sum, write) = match slot {
-                Some(sum) => (crate::ops::owned(sum)?, Write::Accumulate),
+                Some(sum) => (sum.into_owned()?, Write::Accumulate),
                 None => {
                     let out = like.device.alloc(like.dtype, like.elem_count())?;
                     let shape = like.shape().clone();

@@ -11,7 +11,7 @@ use candle_core::{CpuStorage, DType, Layout, Shape, WithDType};
 use tt_cpu::FusedOps;
 use tt_tpu::TpuStorage;
 
-use crate::device::{Buffer, Device, Output, Reading, Storage, on_device};
+use crate::device::{Backend, Buffer, Device, Output, Reading, Storage, on_device};
 use crate::error::{Error, Result};
 use crate::parameter::Parameter;
 use crate::tape::Track;
@@ -171,6 +171,30 @@ impl Tensor {
         Arc::strong_count(&self.buffer) == 1
             && self.layout.is_contiguous()
             && self.layout.start_offset() == 0
+    }
+
+    /// The tensor itself if it may be changed in place, else a copy.
+    pub(crate) fn into_owned(self) -> Result<Self> {
+        if self.is_sole_owner() {
+            Ok(self)
+        } else {
+            self.copy()
+        }
+    }
+
+    /// The sum, in the memory of `self` if nobody else sees it. Error: another shape.
+    pub(crate) fn add_in_place(self, x: &Tensor) -> Result<Self> {
+        let sum = self.into_owned()?;
+        let x = x.contiguous()?;
+        if sum.dims() != x.dims() {
+            return Err(Error::shapes("accumulate", sum.shape(), x.shape()));
+        }
+        let reading = x.read();
+        on_device!(sum.device, S, {
+            sum.write(|storage| Ok(S::of_mut(storage)?.axpy(1.0, reading.view::<S>()?)?))?
+        });
+        drop(reading);
+        Ok(sum)
     }
 
     pub(crate) fn expect_dtype(&self, op: &'static str, expected: DType) -> Result<()> {

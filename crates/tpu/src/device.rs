@@ -5,60 +5,32 @@
 //! vendor's runtime can neither close one nor hold two.
 
 use std::collections::{BTreeMap, HashMap};
-use std::ffi::{CString, c_void};
+use std::ffi::c_void;
 use std::fmt;
-use std::path::{Path, PathBuf};
 use std::ptr::null_mut;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use candle_core::DType;
 
+pub use self::open::{DEFAULT_MEMORY_BYTES, EMULATOR_FOLDER, Options};
 use crate::error::{Error, Result};
-use crate::exit;
+use crate::fault_injection::{InjectedAssert, InjectedFault, InjectedHang};
 use crate::flight::{FlightRecord, Wait};
-use crate::launch::{Header, Kernel, code};
-use crate::ops::fill::Fill;
-use crate::plant::{self, Plant, PlantedAssert, PlantedHang};
-use crate::sdk::{Sdk, SdkKind};
+use crate::launch::{CORES, Header, Kernel};
 use crate::storage::TpuStorage;
 use crate::sys::{self, DevicePtr};
-use crate::{module, ops, pollers};
 
-/// Cores of a BM1690; what a launch asks for. The runtime gives as many as it has.
-pub(crate) const CORES: u64 = 8;
+mod open;
+
 /// The runtime hands out memory in units of this many bytes.
 const PAGE_BYTES: u64 = 4096;
 /// Launches that may be queued before the host waits: enough to keep the device busy, few enough to name the one that hangs.
 const MAX_QUEUED: usize = 256;
-/// The variable that names the folder of the emulator's files to it; ours is made inside. The spelling is the vendor's.
-pub const EMULATOR_FOLDER: &str = "TPU_SCALAER_EMULATOR_WORKDIR";
 /// How often the host asks whether what is queued has run.
 const POLL: Duration = Duration::from_micros(100);
 /// Words that kernels report in: the launch that began last, the first fault, the launch that found it.
 const STATE_WORDS: usize = 3;
-
-/// Memory of an emulated device if nothing else is said: the vendor's choice.
-pub const DEFAULT_MEMORY_BYTES: u64 = 4 << 30;
-/// The emulator hands out addresses from here on, as many as it has memory in all. So this much of them, at the end, is not
-/// there, and whoever touches it crashes.
-const FIRST_ADDRESS: u64 = 1 << 30;
-const EMULATED_BYTES: &str = "CMODEL_GLOBAL_MEM_SIZE";
-
-/// How to open the device.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Options {
-    /// Cores to use of the emulator; `None`: all eight. Results are the same for any number.
-    pub cores: Option<usize>,
-    /// Memory of the emulated device; `None`: [`DEFAULT_MEMORY_BYTES`].
-    pub memory_bytes: Option<u64>,
-    /// What has no kernel is an error, instead of running on the CPU.
-    pub forbid_fallback: bool,
-    /// Wait after every launch, to tell which one fails.
-    pub synchronous: bool,
-    /// Where to keep a [flight record](crate::flight), if at all.
-    pub flight: Option<PathBuf>,
-}
 
 /// What has happened on the device so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -92,7 +64,7 @@ pub struct TpuDevice(&'static Inner);
 struct Inner {
     runtime: sys::Runtime,
     options: Options,
-    plant: Option<Plant>,
+    injected: Option<InjectedFault>,
     state: Mutex<State>,
 }
 
@@ -119,56 +91,7 @@ struct State {
 // SAFETY: the runtime takes calls from any thread that uses a stream made by another; all of ours hold the lock.
 unsafe impl Send for State {}
 
-static DEVICE: OnceLock<Inner> = OnceLock::new();
-static OPENING: Mutex<()> = Mutex::new(());
-
 impl TpuDevice {
-    /// Opens the device, or returns it if it is open with the same options.
-    pub fn open(options: &Options) -> Result<Self> {
-        let _one_at_a_time = OPENING
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner());
-        if let Some(inner) = DEVICE.get() {
-            if inner.options != *options {
-                return Err(Error::AlreadyOpen);
-            }
-            return Ok(Self(inner));
-        }
-        // Where the emulator keeps copies of the module, a core one, which it never removes.
-        let parent = std::env::var_os(EMULATOR_FOLDER).map(PathBuf::from);
-        let parent = parent.unwrap_or_else(std::env::temp_dir);
-        let workdir = tempfile::Builder::new()
-            .prefix("tpu-train-device-")
-            .tempdir_in(&parent);
-        let workdir = workdir.map_err(|cause| Error::Io {
-            path: parent,
-            cause,
-        })?;
-        let inner = Inner::open(options, workdir.path())?;
-        let device = Self(DEVICE.get_or_init(|| inner));
-        device.clear_words()?;
-        exit::skip_the_vendors_handlers();
-        // Every core has run a kernel, so each has loaded its copy, and no file is needed any more.
-        Ok(device)
-    }
-
-    fn clear_words(self) -> Result<()> {
-        let mut state = self.lock();
-        let words = Fill {
-            y: state.words,
-            n: STATE_WORDS as u64,
-            dtype: code(DType::U32)?,
-            ..Fill::default()
-        };
-        self.enqueue(&mut state, words)?;
-        // What the words say now is what was in memory before; the next wait reads them again.
-        let _ = state.wait(&self.0.runtime);
-        state.sequence = 0;
-        state.flight.done(0);
-        state.stats = Stats::default();
-        Ok(())
-    }
-
     pub fn stats(self) -> Stats {
         self.lock().stats.clone()
     }
@@ -234,13 +157,13 @@ impl TpuDevice {
     pub(crate) fn launch<K: Kernel>(self, args: K) -> Result<()> {
         let mut state = self.lock();
         let next = state.sequence.wrapping_add(1);
-        match &self.0.plant {
-            Some(Plant::Skip { kernel }) if kernel == K::NAME => return Ok(()),
-            Some(Plant::Assert(when)) if when.is_due(next) => {
-                self.enqueue(&mut state, PlantedAssert::default())?;
+        match &self.0.injected {
+            Some(InjectedFault::Skip { kernel }) if kernel == K::NAME => return Ok(()),
+            Some(InjectedFault::Assert(when)) if when.is_due(next) => {
+                self.enqueue(&mut state, InjectedAssert::default())?;
             }
-            Some(Plant::Hang(when)) if when.is_due(next) => {
-                self.enqueue(&mut state, PlantedHang::default())?;
+            Some(InjectedFault::Hang(when)) if when.is_due(next) => {
+                self.enqueue(&mut state, InjectedHang::default())?;
             }
             _ => {}
         }
@@ -293,85 +216,6 @@ impl TpuDevice {
             .state
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-}
-
-impl Inner {
-    fn open(options: &Options, workdir: &Path) -> Result<Self> {
-        let plant = std::env::var(plant::VARIABLE).ok();
-        let plant = plant
-            .map(|text| text.parse())
-            .transpose()
-            .map_err(Error::Plant)?;
-        let sdk = Sdk::find()?;
-        if sdk.kind == SdkKind::Driver {
-            return Err(Error::NoKernels(format!(
-                "{} drives a chip, and the kernels in this build are for the emulator; see docs/hardware.md",
-                sdk.runtime().display()
-            )));
-        }
-        let module = module::bytes()?;
-        check_kernels(module)?;
-        set_environment(&sdk, options, workdir);
-        let path = workdir.join("kernels.so");
-        std::fs::write(&path, module).map_err(|cause| Error::Io {
-            path: path.clone(),
-            cause,
-        })?;
-
-        let flight = match &options.flight {
-            Some(path) => FlightRecord::create(path).map_err(|cause| Error::Io {
-                path: path.clone(),
-                cause,
-            })?,
-            None => FlightRecord::off(),
-        };
-        let flight = Arc::new(flight);
-        let opening = flight.waiting(Wait::Opening);
-        pollers::let_rest(workdir);
-        let runtime = sys::Runtime::load(&sdk.runtime())?;
-        let (mut stream, mut mark) = (null_mut(), null_mut());
-        // SAFETY: the order that the runtime asks for; the pointers are written once.
-        unsafe {
-            succeeded("initialise", (runtime.init)())?;
-            succeeded("open the device", (runtime.set_device)(0))?;
-            succeeded("make a stream", (runtime.stream_create)(&mut stream))?;
-            succeeded("make an event", (runtime.event_create)(&mut mark))?;
-        }
-        let name = CString::new(path.as_os_str().as_encoded_bytes())
-            .map_err(|_| Error::Module(format!("{} has a NUL", path.display())))?;
-        // SAFETY: the stream was made above, the file is an ELF library.
-        let module = unsafe { (runtime.load_module)(name.as_ptr(), stream) };
-        if module.is_null() {
-            return Err(Error::Module(format!(
-                "{} was not taken by the device",
-                path.display()
-            )));
-        }
-        drop(opening);
-        let mut state = State {
-            flight,
-            stream,
-            mark,
-            module,
-            free: HashMap::new(),
-            words: 0,
-            sequence: 0,
-            queued: Vec::new(),
-            staging: Vec::new(),
-            stats: Stats::default(),
-            end: match sdk.kind {
-                SdkKind::Emulator => end_of_memory(),
-                SdkKind::Driver => u64::MAX,
-            },
-        };
-        state.words = state.alloc(&runtime, PAGE_BYTES)?;
-        Ok(Self {
-            runtime,
-            options: options.clone(),
-            plant,
-            state: Mutex::new(state),
-        })
     }
 }
 
@@ -534,59 +378,6 @@ fn class_bytes(bytes: u64) -> u64 {
     }
     let step = (1 << (pages - 1).ilog2()) / 8;
     pages.div_ceil(step) * step * PAGE_BYTES
-}
-
-/// Every kernel that the host may launch is in the module, with arguments of the same size.
-fn check_kernels(bytes: &[u8]) -> Result<()> {
-    let sizes = module::kernels(bytes)?;
-    for (name, bytes) in ops::kernels() {
-        match sizes.get(name) {
-            Some(size) if *size == bytes => {}
-            Some(size) => {
-                let why = format!("`{name}` takes {size} bytes of arguments, the host has {bytes}");
-                return Err(Error::Module(why));
-            }
-            None => return Err(Error::Module(format!("it does not define `{name}`"))),
-        }
-    }
-    Ok(())
-}
-
-/// What the emulator reads from the environment. A driver for a chip does not look at it.
-fn set_environment(sdk: &Sdk, options: &Options, workdir: &Path) {
-    let set = |name: &str, value: &std::ffi::OsStr| {
-        if std::env::var_os(name).is_none() {
-            // SAFETY: once a process, before the vendor's library is loaded; Rust's own readers take a lock.
-            unsafe { std::env::set_var(name, value) };
-        }
-    };
-    set("TPU_EMULATOR_PATH", sdk.emulator().as_os_str());
-    set(
-        "TPU_SCALAR_EMULATOR_PATH",
-        sdk.scalar_emulator().as_os_str(),
-    );
-    set(EMULATOR_FOLDER, workdir.as_os_str());
-    // Products of 16-bit numbers through oneDNN, 15 to 40 times as fast; long sums are rounded otherwise.
-    set("CMODEL_FAST_EXEC", "1".as_ref());
-    if let Some(cores) = options.cores {
-        set("TPU_RT_CORE_NUM", cores.to_string().as_ref());
-    }
-    // Each core has a team of OpenMP threads, as many as the machine has cores, that spin when they have nothing to do and take
-    // the time from one another. Together they are as many as the machine has, and they sleep.
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let a_team = threads / options.cores.unwrap_or(CORES as usize).max(1);
-    set("OMP_NUM_THREADS", a_team.max(1).to_string().as_ref());
-    set("OMP_WAIT_POLICY", "passive".as_ref());
-    let memory_bytes = options.memory_bytes.unwrap_or(DEFAULT_MEMORY_BYTES);
-    let emulated = memory_bytes.saturating_add(FIRST_ADDRESS);
-    set(EMULATED_BYTES, emulated.to_string().as_ref());
-}
-
-/// Where the emulator's memory ends, of the size that the environment says.
-fn end_of_memory() -> u64 {
-    let size = std::env::var(EMULATED_BYTES).ok();
-    let size = size.and_then(|text| text.parse().ok());
-    size.unwrap_or(DEFAULT_MEMORY_BYTES)
 }
 
 fn succeeded(call: &'static str, status: i32) -> Result<()> {

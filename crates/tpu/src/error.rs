@@ -41,7 +41,7 @@ pub enum Error {
     #[error("{0} does not fit 32 bits, and the device has no wider integers")]
     Narrow(i64),
     #[error("{0}")]
-    Plant(String),
+    InjectedFault(String),
     #[error(
         "the device is open already, with another number of cores, memory, fallback or sync: one process has one"
     )]

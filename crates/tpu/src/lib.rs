@@ -3,17 +3,20 @@
 //! The runtime is loaded when the device is opened, so a binary needs nothing of it to be built or to run without.
 //! The kernels (`kernels/*.c`) are compiled with the binary and carried by it.
 
+// They panic where nobody can read: standard output may be closed, or its disk full.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
+
 mod candle;
 mod device;
 mod error;
 mod exit;
 mod fallback;
+mod fault_injection;
 pub mod flight;
 mod fused;
 mod launch;
 mod module;
 mod ops;
-mod plant;
 mod pollers;
 pub mod sdk;
 mod storage;

@@ -72,7 +72,7 @@ mod tests {
             return;
         };
         let kernels = kernels(module).unwrap();
-        assert_eq!(kernels["planted_hang"], size_of::<crate::launch::Header>());
+        assert_eq!(kernels["injected_hang"], size_of::<crate::launch::Header>());
         assert!(!kernels.contains_key("tpu_poll"), "declared, not defined");
     }
 

@@ -7,8 +7,6 @@ use std::path::Path;
 
 use libloading::Library;
 
-use crate::error::{Error, Result};
-
 /// A stream of the runtime: what is queued on it runs in order.
 pub(crate) type Stream = *mut c_void;
 /// A mark on a stream.
@@ -32,15 +30,11 @@ macro_rules! functions {
 
         impl Runtime {
             /// Loads the library at `path`.
-            pub(crate) fn load(path: &Path) -> Result<Self> {
-                let cannot = |cause: libloading::Error| Error::Library {
-                    path: path.to_owned(),
-                    cause: cause.to_string(),
-                };
+            pub(crate) fn load(path: &Path) -> Result<Self, libloading::Error> {
                 // SAFETY: the library's initialisers are the vendor's; loading it has no precondition of ours.
-                let library = unsafe { Library::new(path) }.map_err(cannot)?;
+                let library = unsafe { Library::new(path) }?;
                 // SAFETY: the types are those of the vendor's header for the version that was checked.
-                $(let $field = *unsafe { library.get($symbol) }.map_err(cannot)?;)*
+                $(let $field = *unsafe { library.get($symbol) }?;)*
                 Ok(Self { $($field,)* _library: library })
             }
         }

@@ -8,7 +8,7 @@ use tt_cpu::Write;
 use crate::device::common_device;
 use crate::error::{Error, Result};
 use crate::fused::{dense, expect_shape};
-use crate::ops::{owned, product};
+use crate::ops::product;
 use crate::tape::{Saved, record};
 use crate::tensor::Tensor;
 
@@ -29,7 +29,7 @@ pub fn linear_onto(mut y: Tensor, x: &Tensor, weight: &Tensor) -> Result<Tensor>
     let matrix = move |x: &Tensor, columns| x.detach().reshape((rows, columns));
     let track = y.track.take();
     y.weight = None;
-    let z = owned(y)?;
+    let z = y.into_owned()?;
     let x_rows = matrix(&x, inputs)?;
     let transposed = weight.with_layout(weight.layout.transpose(0, 1)?);
     z.write(|z| product(&x_rows, &transposed, z, Write::Accumulate))?;

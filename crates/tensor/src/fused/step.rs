@@ -8,7 +8,6 @@ use tt_cpu::{FusedOps, UpdateRule};
 use crate::device::{Backend, Device, on_device};
 use crate::error::{Error, Result};
 use crate::fused::{dense_f32, expect_shape};
-use crate::ops::owned;
 use crate::tensor::Tensor;
 
 /// Sums of squares of the first `count` tensors, one for each: f32 `[count]`. Missing ones count as 0.
@@ -117,7 +116,7 @@ pub fn optimizer_step(
 pub fn combine(a: Tensor, alpha: f64, x: Option<(f64, &Tensor)>, to_bf16: bool) -> Result<Tensor> {
     const OP: &str = "combine";
     a.expect_dtype(OP, DType::F32)?;
-    let a = owned(a)?;
+    let a = a.into_owned()?;
     let x = match x {
         Some((beta, x)) => {
             expect_shape(OP, x, a.dims())?;
@@ -143,7 +142,7 @@ pub fn combine(a: Tensor, alpha: f64, x: Option<(f64, &Tensor)>, to_bf16: bool) 
 /// `clamp(grad * scale, -max, max)`, in the memory of `grad` if nobody else sees it; `scale` is `[1]`.
 pub fn clip_value(grad: Tensor, scale: &Tensor, max: f64) -> Result<Tensor> {
     grad.expect_dtype("clip_value", DType::F32)?;
-    let grad = owned(grad)?;
+    let grad = grad.into_owned()?;
     let reading = scale.read();
     grad.write(|storage| {
         on_device!(grad.device, S, {

@@ -214,30 +214,3 @@ fn pick(name: &'static str, a: &Tensor, b: &Tensor, out: Tensor, op: CmpOp) -> R
         g.add(1, left.where_cond(&zero, &grad)?)
     })
 }
-
-/// `sum + x`, in the memory of `sum` if nobody else sees it.
-pub(crate) fn add_in_place(sum: Tensor, x: &Tensor) -> Result<Tensor> {
-    let sum = owned(sum)?;
-    let x = x.contiguous()?;
-    if sum.dims() != x.dims() {
-        return Err(Error::shapes("accumulate", sum.shape(), x.shape()));
-    }
-    let reading = x.read();
-    on_device!(sum.device, S, {
-        sum.write(|storage| {
-            use crate::device::Backend;
-            Ok(S::of_mut(storage)?.axpy(1.0, reading.view::<S>()?)?)
-        })?
-    });
-    drop(reading);
-    Ok(sum)
-}
-
-/// The tensor itself if it may be changed in place, else a copy.
-pub(crate) fn owned(tensor: Tensor) -> Result<Tensor> {
-    if tensor.is_sole_owner() {
-        Ok(tensor)
-    } else {
-        tensor.copy()
-    }
-}

@@ -9,6 +9,5 @@ mod reduce;
 mod unary;
 mod view;
 
-pub(crate) use binary::{add_in_place, owned};
 pub(crate) use matmul::product;
 pub(crate) use view::is_float;

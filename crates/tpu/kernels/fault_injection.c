@@ -3,15 +3,15 @@
 
 typedef struct {
   launch_t launch;
-} planted_t;
+} injected_t;
 
-KERNEL(planted_assert, planted_t) {
+KERNEL(injected_assert, injected_t) {
   // A type that does not exist: the library's own check ends the process.
   (void)a;
   (void)tpu_data_type_size((data_type_t)99);
 }
 
-KERNEL(planted_hang, planted_t) {
+KERNEL(injected_hang, injected_t) {
   (void)a;
   for (volatile int forever = 1; forever;) {
   }

@@ -1,6 +1,6 @@
 //! Faults on purpose, asked for by the environment: what tests of supervision and of `diff` look for.
 //!
-//! `TPU_TRAIN_PLANT` is `assert@WHEN` or `hang@WHEN`, or `skip:KERNEL`, which leaves out each launch of a kernel, as the
+//! `TPU_TRAIN_INJECT_FAULT` is `assert@WHEN` or `hang@WHEN`, or `skip:KERNEL`, which leaves out each launch of a kernel, as the
 //! vendor's runtime does with a name that it does not know. `WHEN` is a number, before that launch of the process; or
 //! else the path of a file, before the launch that finds it, which takes it away.
 
@@ -12,15 +12,15 @@ use crate::launch::kernels;
 
 kernels! {
     /// Fails a check of the device's own.
-    PlantedAssert = "planted_assert" {}
+    InjectedAssert = "injected_assert" {}
     /// Never ends.
-    PlantedHang = "planted_hang" {}
+    InjectedHang = "injected_hang" {}
 }
 
-pub(crate) const VARIABLE: &str = "TPU_TRAIN_PLANT";
+pub(crate) const VARIABLE: &str = "TPU_TRAIN_INJECT_FAULT";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Plant {
+pub(crate) enum InjectedFault {
     Assert(When),
     Hang(When),
     Skip { kernel: String },
@@ -51,7 +51,7 @@ impl From<&str> for When {
     }
 }
 
-impl FromStr for Plant {
+impl FromStr for InjectedFault {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -75,15 +75,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plant_is_a_fault_and_its_place() {
-        assert_eq!("hang@40".parse(), Ok(Plant::Hang(When::Launch(40))));
-        let skip = Plant::Skip {
+    fn a_fault_is_its_kind_and_its_place() {
+        assert_eq!("hang@40".parse(), Ok(InjectedFault::Hang(When::Launch(40))));
+        let skip = InjectedFault::Skip {
             kernel: "fill".to_owned(),
         };
         assert_eq!("skip:fill".parse(), Ok(skip));
         for wrong in ["hang", "burn@1"] {
             assert!(
-                wrong.parse::<Plant>().unwrap_err().contains(VARIABLE),
+                wrong
+                    .parse::<InjectedFault>()
+                    .unwrap_err()
+                    .contains(VARIABLE),
                 "{wrong}"
             );
         }

@@ -1,0 +1,230 @@
+//! Opening the device: the vendor's libraries, what they read from the environment, our kernels, the first launch.
+
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::path::{Path, PathBuf};
+use std::ptr::null_mut;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use candle_core::DType;
+
+use super::{Inner, PAGE_BYTES, STATE_WORDS, State, Stats, TpuDevice, succeeded};
+use crate::error::{Error, Result};
+use crate::exit;
+use crate::fault_injection;
+use crate::flight::{FlightRecord, Wait};
+use crate::launch::{CORES, code};
+use crate::ops::fill::Fill;
+use crate::sdk::{Sdk, SdkKind};
+use crate::{module, ops, pollers, sys};
+
+/// The variable that names the folder of the emulator's files to it; ours is made inside. The spelling is the vendor's.
+pub const EMULATOR_FOLDER: &str = "TPU_SCALAER_EMULATOR_WORKDIR";
+/// Memory of an emulated device if nothing else is said: the vendor's choice.
+pub const DEFAULT_MEMORY_BYTES: u64 = 4 << 30;
+/// The emulator hands out addresses from here on, as many as it has memory in all. So this much of them, at the end, is not
+/// there, and whoever touches it crashes.
+const FIRST_ADDRESS: u64 = 1 << 30;
+const EMULATED_BYTES: &str = "CMODEL_GLOBAL_MEM_SIZE";
+
+/// How to open the device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Cores to use of the emulator; `None`: all eight. Results are the same for any number.
+    pub cores: Option<usize>,
+    /// Memory of the emulated device; `None`: [`DEFAULT_MEMORY_BYTES`].
+    pub memory_bytes: Option<u64>,
+    /// What has no kernel is an error, instead of running on the CPU.
+    pub forbid_fallback: bool,
+    /// Wait after every launch, to tell which one fails.
+    pub synchronous: bool,
+    /// Where to keep a [flight record](crate::flight), if at all.
+    pub flight: Option<PathBuf>,
+}
+
+static DEVICE: OnceLock<Inner> = OnceLock::new();
+static OPENING: Mutex<()> = Mutex::new(());
+
+impl TpuDevice {
+    /// Opens the device, or returns it if it is open with the same options.
+    pub fn open(options: &Options) -> Result<Self> {
+        let _one_at_a_time = OPENING
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(inner) = DEVICE.get() {
+            if inner.options != *options {
+                return Err(Error::AlreadyOpen);
+            }
+            return Ok(Self(inner));
+        }
+        // Where the emulator keeps copies of the module, a core one, which it never removes.
+        let parent = std::env::var_os(EMULATOR_FOLDER).map(PathBuf::from);
+        let parent = parent.unwrap_or_else(std::env::temp_dir);
+        let workdir = tempfile::Builder::new()
+            .prefix("tpu-train-device-")
+            .tempdir_in(&parent);
+        let workdir = workdir.map_err(|cause| Error::Io {
+            path: parent,
+            cause,
+        })?;
+        let inner = Inner::open(options, workdir.path())?;
+        let device = Self(DEVICE.get_or_init(|| inner));
+        device.clear_words()?;
+        exit::skip_the_vendors_handlers();
+        // Every core has run a kernel, so each has loaded its copy, and no file is needed any more.
+        Ok(device)
+    }
+
+    fn clear_words(self) -> Result<()> {
+        let mut state = self.lock();
+        let words = Fill {
+            y: state.words,
+            n: STATE_WORDS as u64,
+            dtype: code(DType::U32)?,
+            ..Fill::default()
+        };
+        self.enqueue(&mut state, words)?;
+        // What the words say now is what was in memory before; the next wait reads them again.
+        let _ = state.wait(&self.0.runtime);
+        state.sequence = 0;
+        state.flight.done(0);
+        state.stats = Stats::default();
+        Ok(())
+    }
+}
+
+impl Inner {
+    fn open(options: &Options, workdir: &Path) -> Result<Self> {
+        let injected = std::env::var(fault_injection::VARIABLE).ok();
+        let injected = injected
+            .map(|text| text.parse())
+            .transpose()
+            .map_err(Error::InjectedFault)?;
+        let sdk = Sdk::find()?;
+        if sdk.kind == SdkKind::Driver {
+            return Err(Error::NoKernels(format!(
+                "{} drives a chip, and the kernels in this build are for the emulator; see docs/hardware.md",
+                sdk.runtime().display()
+            )));
+        }
+        let module = module::bytes()?;
+        check_kernels(module)?;
+        set_environment(&sdk, options, workdir);
+        let path = workdir.join("kernels.so");
+        std::fs::write(&path, module).map_err(|cause| Error::Io {
+            path: path.clone(),
+            cause,
+        })?;
+
+        let flight = match &options.flight {
+            Some(path) => FlightRecord::create(path).map_err(|cause| Error::Io {
+                path: path.clone(),
+                cause,
+            })?,
+            None => FlightRecord::off(),
+        };
+        let flight = Arc::new(flight);
+        let opening = flight.waiting(Wait::Opening);
+        pollers::let_rest(workdir);
+        let library = sdk.runtime();
+        let runtime = sys::Runtime::load(&library).map_err(|cause| Error::Library {
+            path: library,
+            cause: cause.to_string(),
+        })?;
+        let (mut stream, mut mark) = (null_mut(), null_mut());
+        // SAFETY: the order that the runtime asks for; the pointers are written once.
+        unsafe {
+            succeeded("initialise", (runtime.init)())?;
+            succeeded("open the device", (runtime.set_device)(0))?;
+            succeeded("make a stream", (runtime.stream_create)(&mut stream))?;
+            succeeded("make an event", (runtime.event_create)(&mut mark))?;
+        }
+        let name = CString::new(path.as_os_str().as_encoded_bytes())
+            .map_err(|_| Error::Module(format!("{} has a NUL", path.display())))?;
+        // SAFETY: the stream was made above, the file is an ELF library.
+        let module = unsafe { (runtime.load_module)(name.as_ptr(), stream) };
+        if module.is_null() {
+            return Err(Error::Module(format!(
+                "{} was not taken by the device",
+                path.display()
+            )));
+        }
+        drop(opening);
+        let mut state = State {
+            flight,
+            stream,
+            mark,
+            module,
+            free: HashMap::new(),
+            words: 0,
+            sequence: 0,
+            queued: Vec::new(),
+            staging: Vec::new(),
+            stats: Stats::default(),
+            end: match sdk.kind {
+                SdkKind::Emulator => end_of_memory(),
+                SdkKind::Driver => u64::MAX,
+            },
+        };
+        state.words = state.alloc(&runtime, PAGE_BYTES)?;
+        Ok(Self {
+            runtime,
+            options: options.clone(),
+            injected,
+            state: Mutex::new(state),
+        })
+    }
+}
+
+/// Every kernel that the host may launch is in the module, with arguments of the same size.
+fn check_kernels(bytes: &[u8]) -> Result<()> {
+    let sizes = module::kernels(bytes)?;
+    for (name, bytes) in ops::kernels() {
+        match sizes.get(name) {
+            Some(size) if *size == bytes => {}
+            Some(size) => {
+                let why = format!("`{name}` takes {size} bytes of arguments, the host has {bytes}");
+                return Err(Error::Module(why));
+            }
+            None => return Err(Error::Module(format!("it does not define `{name}`"))),
+        }
+    }
+    Ok(())
+}
+
+/// What the emulator reads from the environment. A driver for a chip does not look at it.
+fn set_environment(sdk: &Sdk, options: &Options, workdir: &Path) {
+    let set = |name: &str, value: &std::ffi::OsStr| {
+        if std::env::var_os(name).is_none() {
+            // SAFETY: once a process, before the vendor's library is loaded; Rust's own readers take a lock.
+            unsafe { std::env::set_var(name, value) };
+        }
+    };
+    set("TPU_EMULATOR_PATH", sdk.emulator().as_os_str());
+    set(
+        "TPU_SCALAR_EMULATOR_PATH",
+        sdk.scalar_emulator().as_os_str(),
+    );
+    set(EMULATOR_FOLDER, workdir.as_os_str());
+    // Products of 16-bit numbers through oneDNN, 15 to 40 times as fast; long sums are rounded otherwise.
+    set("CMODEL_FAST_EXEC", "1".as_ref());
+    if let Some(cores) = options.cores {
+        set("TPU_RT_CORE_NUM", cores.to_string().as_ref());
+    }
+    // Each core has a team of OpenMP threads, as many as the machine has cores, that spin when they have nothing to do and take
+    // the time from one another. Together they are as many as the machine has, and they sleep.
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let a_team = threads / options.cores.unwrap_or(CORES as usize).max(1);
+    set("OMP_NUM_THREADS", a_team.max(1).to_string().as_ref());
+    set("OMP_WAIT_POLICY", "passive".as_ref());
+    let memory_bytes = options.memory_bytes.unwrap_or(DEFAULT_MEMORY_BYTES);
+    let emulated = memory_bytes.saturating_add(FIRST_ADDRESS);
+    set(EMULATED_BYTES, emulated.to_string().as_ref());
+}
+
+/// Where the emulator's memory ends, of the size that the environment says.
+fn end_of_memory() -> u64 {
+    let size = std::env::var(EMULATED_BYTES).ok();
+    let size = size.and_then(|text| text.parse().ok());
+    size.unwrap_or(DEFAULT_MEMORY_BYTES)
+}
