@@ -136,7 +136,7 @@ fn summary(run: &Run) -> Result<String, Failure> {
         }
     }
     let summary = if run_dir::is_finished(folder) {
-        tt_metrics::read_json(&folder.join(SUMMARY)).map_err(Failure::request)?
+        tt_disk::read_json(&folder.join(SUMMARY)).map_err(Failure::request)?
     } else {
         Json::Null
     };

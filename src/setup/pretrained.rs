@@ -108,7 +108,7 @@ fn read_config(file: &Path) -> Result<Option<Value>, String> {
     if !file.exists() {
         return Ok(None);
     }
-    let config = tt_metrics::read_json(file);
+    let config = tt_disk::read_json(file);
     config
         .map(Some)
         .map_err(|error| format!("{:#}", anyhow::Error::from(error)))

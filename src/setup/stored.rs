@@ -172,7 +172,7 @@ fn neutral(base_dtype: BaseDType) -> LoraConfig {
 /// The model that `config.json` describes.
 fn read_model(folder: &Path, plugins: &Plugins) -> anyhow::Result<Arc<dyn Model>> {
     let path = folder.join(CONFIG);
-    let config: Value = tt_metrics::read_json(&path)?;
+    let config: Value = tt_disk::read_json(&path)?;
     let entry = plugins.model_of_checkpoint(&config)?;
     (entry.build.from_hf)(&config).with_context(|| path.display().to_string())
 }

@@ -102,8 +102,8 @@ impl JobState {
     }
 
     /// Replaces the file, whole or not at all.
-    pub(crate) fn write(&self, folder: &Path) -> tt_metrics::Result<()> {
-        tt_metrics::write_json(&folder.join(STATE), self)
+    pub(crate) fn write(&self, folder: &Path) -> tt_disk::Result<()> {
+        tt_disk::write_json(&folder.join(STATE), self)
     }
 }
 

@@ -12,7 +12,7 @@ use safetensors::{
 };
 
 use crate::{
-    disk::HashedFile,
+    disk::{self, HashedFile},
     error::{Error, Result},
     manifest::FileEntry,
     source::TensorSource,
@@ -172,7 +172,8 @@ pub fn write_tensors(path: &Path, tensors: &TensorMap) -> Result<()> {
         .map(|(name, tensor)| (name.clone(), tensor))
         .collect();
     let file = DataFile::new(name, &mut tensors);
-    file.write(dir, &mut InPlace::new(tensors)).map(drop)
+    let file = file.write(dir, &mut InPlace::new(tensors))?;
+    disk::sync_files(dir, &[file])
 }
 
 #[cfg(test)]

@@ -69,12 +69,11 @@ impl HashedFile {
             .map_err(|e| Error::io("write", &self.path, e))
     }
 
-    /// Syncs, and returns the file's entry in the manifest under `name`.
+    /// Returns the file's entry in the manifest under `name`. It is durable after [`sync_files`] only.
     pub(crate) fn finish(mut self, name: impl Into<String>) -> Result<FileEntry> {
         let wrap = |e| Error::io("write", &self.path, e);
         self.inner.flush().map_err(wrap)?;
         let done = self.inner.get_ref();
-        done.file.sync_all().map_err(wrap)?;
         Ok(FileEntry {
             path: name.into(),
             bytes: done.num_bytes,
@@ -83,14 +82,26 @@ impl HashedFile {
     }
 }
 
-/// Writes `data` to `dir/name` and syncs it.
+/// Makes the bytes of `files` of `dir` durable: together at the end, so that who hands over the data of the one need not
+/// wait for the disk to have the other.
+pub(crate) fn sync_files(dir: &Path, files: &[FileEntry]) -> Result<()> {
+    for file in files {
+        let path = dir.join(&file.path);
+        File::open(&path)
+            .and_then(|file| file.sync_all())
+            .map_err(|e| Error::io("write", &path, e))?;
+    }
+    Ok(())
+}
+
+/// Writes `data` to `dir/name`.
 pub(crate) fn write_file(dir: &Path, name: &str, data: &[u8]) -> Result<FileEntry> {
     let mut file = HashedFile::create(&dir.join(name))?;
     file.write_all(data)?;
     file.finish(name)
 }
 
-/// Copies `from` to `dir/name` and syncs it.
+/// Copies `from` to `dir/name`.
 pub(crate) fn copy_file(from: &Path, dir: &Path, name: &str) -> Result<FileEntry> {
     let mut source = File::open(from).map_err(|e| Error::io("read", from, e))?;
     let mut file = HashedFile::create(&dir.join(name))?;
@@ -121,17 +132,12 @@ pub(crate) fn checksum(path: &Path) -> io::Result<String> {
 }
 
 pub(crate) fn create_dir(dir: &Path) -> Result<()> {
-    fs::create_dir_all(dir).map_err(|e| Error::io("create folder", dir, e))
+    Ok(tt_disk::create_dir(dir)?)
 }
 
-/// Makes the names inside `dir` durable. Only Unix has the notion, and needs it.
+/// Makes the names inside `dir` durable.
 pub(crate) fn sync_dir(dir: &Path) -> Result<()> {
-    #[cfg(unix)]
-    File::open(dir)
-        .and_then(|d| d.sync_all())
-        .map_err(|e| Error::io("sync folder", dir, e))?;
-    let _ = dir;
-    Ok(())
+    Ok(tt_disk::sync_dir(dir)?)
 }
 
 pub(crate) fn rename(from: &Path, to: &Path) -> Result<()> {

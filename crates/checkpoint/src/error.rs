@@ -112,6 +112,19 @@ pub enum Error {
     },
 }
 
+impl From<tt_disk::Error> for Error {
+    fn from(error: tt_disk::Error) -> Self {
+        match error {
+            tt_disk::Error::Io {
+                action,
+                path,
+                source,
+            } => Self::io(action, &path, source),
+            tt_disk::Error::Read { path, source } => Self::io("read", &path, source),
+        }
+    }
+}
+
 impl Error {
     pub(crate) fn io(action: impl Into<String>, path: &Path, source: io::Error) -> Self {
         Self::Io {

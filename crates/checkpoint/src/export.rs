@@ -31,8 +31,10 @@ pub fn save_model<T: TensorSource>(
     let (outline, tensors) = snapshot.split(max_shard_bytes);
     let written = disk::create_dir(&temp)
         .and_then(|()| outline.write_model(&temp, &mut InPlace::new(tensors)))
-        .and_then(|_| disk::sync_dir(&temp))
-        .and_then(|()| disk::rename(&temp, dir));
+        .and_then(|files| disk::sync_files(&temp, &files))
+        .and_then(|()| disk::sync_dir(&temp))
+        .and_then(|()| disk::rename(&temp, dir))
+        .and_then(|()| disk::sync_dir(tt_disk::parent(dir)));
     if written.is_err() {
         // The first error is the one to report, whatever becomes of the remains.
         let _ = disk::remove_dir(&temp);

@@ -137,11 +137,12 @@ impl Outline {
             STATE,
             &manifest::to_json(&self.state),
         )?);
+        disk::sync_files(dir, &files)?;
         disk::sync_dir(&dir.join(STATE_DIR))?;
         Ok(files)
     }
 
-    /// Writes what other programs read into the empty folder `dir`: configs, weights, assets.
+    /// Writes what other programs read into the empty folder `dir`, for the caller to sync: configs, weights, assets.
     pub(crate) fn write_model(&self, dir: &Path, data: &mut dyn Data) -> Result<Vec<FileEntry>> {
         let mut files = vec![disk::write_file(
             dir,

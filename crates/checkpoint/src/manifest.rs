@@ -41,7 +41,8 @@ impl Manifest {
     }
 
     pub(crate) fn write(&self, dir: &Path) -> Result<()> {
-        disk::write_file(dir, FILE_NAME, &to_json(self)).map(drop)
+        let file = disk::write_file(dir, FILE_NAME, &to_json(self))?;
+        disk::sync_files(dir, &[file])
     }
 
     /// Reads the manifest of `dir` and checks that every file is there in its full size.

@@ -6,8 +6,6 @@
 //! the same one at once do no harm. A cache that cannot be read or written costs seconds, not the run.
 
 use std::env;
-use std::fs;
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -77,19 +75,15 @@ impl Tokenizer {
 
     /// Writes the files of this tokenizer, each whole or not at all; `tokenizer.json` comes last.
     pub fn save(&self, folder: &Path) -> Result<(), DataError> {
-        let write = |name: &String, bytes: &Vec<u8>| -> io::Result<()> {
-            let mut file = tempfile::NamedTempFile::new_in(folder)?;
-            file.write_all(bytes)?;
-            file.persist(folder.join(name))?;
-            Ok(())
-        };
-        fs::create_dir_all(folder).map_err(DataError::io(folder))?;
+        tt_disk::create_dir(folder).map_err(|error| DataError::io(folder)(error.into()))?;
         let (main, side): (Vec<_>, Vec<_>) = self
             .files()
             .iter()
             .partition(|(name, _)| *name == "tokenizer.json");
         for (name, bytes) in side.into_iter().chain(main) {
-            write(name, bytes).map_err(DataError::io(&folder.join(name)))?;
+            let path = folder.join(name);
+            tt_disk::write_file(&path, bytes)
+                .map_err(|error| DataError::io(&path)(error.into()))?;
         }
         Ok(())
     }

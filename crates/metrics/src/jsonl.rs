@@ -11,11 +11,7 @@ use std::{
 
 use serde::Deserialize;
 
-use crate::{
-    disk,
-    error::{Error, Result},
-    record::Record,
-};
+use crate::{error::Result, record::Record};
 
 #[derive(Debug)]
 pub struct Jsonl {
@@ -39,7 +35,7 @@ pub struct Truncation {
 impl Jsonl {
     /// An empty file at `path`, in place of any other.
     pub fn create(path: &Path) -> Result<Self> {
-        disk::replace(path, |_| Ok(()))?;
+        tt_disk::replace(path, |_| Ok(()))?;
         Self::append(path)
     }
 
@@ -55,7 +51,7 @@ impl Jsonl {
             let position = file.metadata()?.len();
             Ok((file, position))
         };
-        let (file, position) = open().map_err(|e| Error::io("open", path, e))?;
+        let (file, position) = open().map_err(tt_disk::Error::io("open", path))?;
         Ok(Self {
             file,
             path: path.to_owned(),
@@ -78,7 +74,7 @@ impl Jsonl {
         if let Err(e) = self.file.write_all(line.as_bytes()) {
             // A full disk may have taken half a line; the rest would be glued to the next row.
             let _ = self.file.set_len(self.position);
-            return Err(Error::io("write", &self.path, e));
+            return Err(tt_disk::Error::io("write", &self.path)(e).into());
         }
         self.position += line.len() as u64;
         Ok(())
@@ -87,9 +83,8 @@ impl Jsonl {
     /// Makes all rows survive a power cut too. To be called before a checkpoint is written:
     /// resuming from it relies on the rows up to it.
     pub fn sync(&self) -> Result<()> {
-        self.file
-            .sync_data()
-            .map_err(|e| Error::io("sync", &self.path, e))
+        let synced = self.file.sync_data();
+        Ok(synced.map_err(tt_disk::Error::io("sync", &self.path))?)
     }
 }
 
@@ -97,14 +92,14 @@ impl Jsonl {
 fn truncate_after(path: &Path, step: u64) -> Result<Truncation> {
     let file = match File::open(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Truncation::default()),
-        file => file.map_err(|e| Error::io("read", path, e))?,
+        file => file.map_err(tt_disk::Error::io("read", path))?,
     };
     let mut reader = BufReader::new(file);
     let truncation =
-        filter(&mut reader, &mut io::sink(), step).map_err(|e| Error::io("read", path, e))?;
+        filter(&mut reader, &mut io::sink(), step).map_err(tt_disk::Error::io("read", path))?;
     if truncation.rows_dropped + truncation.rows_damaged > 0 {
-        let file = File::open(path).map_err(|e| Error::io("read", path, e))?;
-        disk::replace(path, |out| {
+        let file = File::open(path).map_err(tt_disk::Error::io("read", path))?;
+        tt_disk::replace(path, |out| {
             filter(&mut BufReader::new(file), out, step).map(drop)
         })?;
     }

@@ -22,9 +22,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+// They panic where nobody can read: standard output may be closed, or its disk full.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
+
 mod config;
 mod console;
-mod disk;
 mod environment;
 mod error;
 mod jsonl;
@@ -38,7 +40,6 @@ use tt_config::{Entry, Table};
 
 pub use config::{LoggingConfig, Progress, SinkConfig};
 pub use console::{Console, ConsoleConfig};
-pub use disk::{read_json, write_file, write_json};
 pub use environment::{
     available_memory_bytes, cpu_features, environment, memory_bytes, peak_rss_bytes,
 };

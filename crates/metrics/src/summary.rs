@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use crate::{disk, error::Result, record::Scalars};
+use crate::{error::Result, record::Scalars};
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Summary {
@@ -24,6 +24,6 @@ pub struct Summary {
 impl Summary {
     /// Replaces the file at `path`, whole or not at all.
     pub fn write(&self, path: &Path) -> Result<()> {
-        disk::write_json(path, self)
+        Ok(tt_disk::write_json(path, self)?)
     }
 }

@@ -184,10 +184,10 @@ fn full_disk_is_an_error_and_leaves_whole_rows() {
     assert!(
         matches!(
             error,
-            Error::Io {
+            Error::Disk(tt_disk::Error::Io {
                 action: "write",
                 ..
-            }
+            })
         ),
         "{error}"
     );

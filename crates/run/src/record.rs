@@ -109,12 +109,12 @@ impl RecordedRun {
     }
 
     /// By key of the resolved config, where its value came from; empty for a run that recorded none.
-    pub fn origins(&self) -> tt_metrics::Result<Map<String, Json>> {
+    pub fn origins(&self) -> tt_disk::Result<Map<String, Json>> {
         let path = self.records.join(ORIGINS);
         if !path.is_file() {
             return Ok(Map::new());
         }
-        Ok(match tt_metrics::read_json(&path)? {
+        Ok(match tt_disk::read_json(&path)? {
             Json::Object(origins) => origins,
             _ => Map::new(),
         })

@@ -73,14 +73,16 @@ impl RunDir {
             let path = path.to_owned();
             move |source| RunDirError::Io { path, source }
         };
-        if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent).map_err(failed(parent))?;
-        }
+        let parent = tt_disk::parent(path);
+        tt_disk::create_dir(parent).map_err(|error| failed(parent)(error.into()))?;
         let mut candidate = path.to_owned();
         for number in 2.. {
             // Making the folder is what claims the name: two processes cannot both succeed.
             match fs::create_dir(&candidate) {
-                Ok(()) => break,
+                Ok(()) => {
+                    tt_disk::sync_dir(parent).map_err(|error| failed(parent)(error.into()))?;
+                    break;
+                }
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
                     candidate = with_suffix(path, &format!("-{number}"));
                 }
@@ -96,7 +98,7 @@ impl RunDir {
             path: path.to_owned(),
             source,
         };
-        fs::create_dir_all(path).map_err(failed)?;
+        tt_disk::create_dir(path).map_err(|error| failed(error.into()))?;
         let path = std::path::absolute(path).map_err(failed)?;
         let lock = OpenOptions::new()
             .read(true)
@@ -200,19 +202,12 @@ impl RunDir {
     /// Writes a file of the run: a run killed here leaves it whole or absent.
     pub fn write(&self, name: &str, content: &str) -> Result<(), RunDirError> {
         let path = self.path.join(name);
-        if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent).map_err(|source| RunDirError::Io {
-                path: path.clone(),
-                source,
-            })?;
-        }
-        tt_metrics::write_file(&path, content.as_bytes()).map_err(|error| {
-            let source = match error {
-                tt_metrics::Error::Io { source, .. } => source,
-                other => io::Error::other(other),
-            };
-            RunDirError::Io { path, source }
-        })
+        tt_disk::create_dir(tt_disk::parent(&path))
+            .and_then(|()| tt_disk::write_file(&path, content.as_bytes()))
+            .map_err(|error| RunDirError::Io {
+                source: error.into(),
+                path,
+            })
     }
 }
 

@@ -8,7 +8,7 @@ use crate::run_dir::RESOLVED_CONFIG;
 
 /// The resolved config of the run in a folder, if there is one that can be read.
 pub(crate) fn read_config(run: &Path) -> Option<Value> {
-    tt_metrics::read_json(&run.join(RESOLVED_CONFIG)).ok()
+    tt_disk::read_json(&run.join(RESOLVED_CONFIG)).ok()
 }
 
 /// Whether two resolved configs are of the same run.

@@ -48,6 +48,8 @@ pub enum Error {
     #[error(transparent)]
     Engine(#[from] tt_engine::Error),
     #[error(transparent)]
+    Disk(#[from] tt_disk::Error),
+    #[error(transparent)]
     Metrics(#[from] tt_metrics::Error),
     #[error(transparent)]
     Model(#[from] tt_models::Error),

@@ -53,7 +53,7 @@ impl TrainState {
         if !path.exists() {
             return Ok(None);
         }
-        let state = tt_metrics::read_json(&path)?;
+        let state = tt_disk::read_json(&path)?;
         Ok(Some(state))
     }
 }
