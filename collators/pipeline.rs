@@ -137,9 +137,9 @@ impl Pipeline {
         )
     }
 
-    /// Batches of all epochs, or `None` if there is no end. Encodes the data once, as how many rows it fills depends on
-    /// the length of each example.
-    pub fn num_batches(&self) -> Result<Option<u64>, DataError> {
+    /// Batches of all epochs, or `at_most` if there are more; `None` if there is no end. Encodes the data once, or as much
+    /// of it, as how many rows it fills depends on the length of each example.
+    pub fn num_batches(&self, at_most: Option<u64>) -> Result<Option<u64>, DataError> {
         let PipelineOptions {
             seed,
             shard,
@@ -154,8 +154,22 @@ impl Pipeline {
         let order = Order::new(seed, shard, train.num_rows())?;
         let mut loader = self.loader(train, order, Cursor::default(), Some(1))?;
         let seq_len = self.config.sequence_length;
+        let spec = BatchSpec::of(&*self.collator)?;
+        let batches = |rows: u64, tokens: u64| {
+            let rows = match spec.layout {
+                // Rows are filled across the end of an epoch.
+                Layout::Packed => (tokens * num_epochs).div_ceil(seq_len as u64),
+                Layout::Padded | Layout::Grouped(_) => {
+                    rows / spec.rows_of_each() as u64 * num_epochs
+                }
+            };
+            let all = rows.div_ceil(micro_batch_size as u64);
+            at_most.map_or(all, |most| most.min(all))
+        };
         let (mut rows, mut tokens) = (0u64, 0u64);
-        while let Some(batch) = loader.next_batch()? {
+        while at_most.is_none_or(|most| batches(rows, tokens) < most)
+            && let Some(batch) = loader.next_batch()?
+        {
             for segments in batch.segment_ids.chunks(seq_len) {
                 let filled = segments.iter().filter(|&&segment| segment != 0).count();
                 rows += u64::from(filled > 0);
@@ -163,13 +177,7 @@ impl Pipeline {
             }
             loader.recycle(batch);
         }
-        let spec = BatchSpec::of(&*self.collator)?;
-        let rows = match spec.layout {
-            // Rows are filled across the end of an epoch.
-            Layout::Packed => (tokens * num_epochs).div_ceil(seq_len as u64),
-            Layout::Padded | Layout::Grouped(_) => rows / spec.rows_of_each() as u64 * num_epochs,
-        };
-        Ok(Some(rows.div_ceil(micro_batch_size as u64)))
+        Ok(Some(batches(rows, tokens)))
     }
 
     /// Where the training rows between two cursors stand, for messages: `from` is in the first, `to` before or in the

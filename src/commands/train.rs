@@ -66,11 +66,19 @@ fn train(
         project: setup.config.project.clone(),
         notes: setup.config.notes.clone(),
         step: first_step,
-        num_steps: max_steps,
         log_interval: setup.trainer_config.log_interval,
         ..RunInfo::default()
     };
     let run_length = job::run_length(&setup, &data)?;
+    run.num_steps = run_length.or(max_steps);
+    if let Some(length) = run.num_steps
+        && let Some((steps, key)) = setup.optimizers.endless_warmup(length)
+    {
+        out::line(format!(
+            "warning: the learning rate still rises when the run ends after {length} steps: {key}={steps}"
+        ));
+    }
+    let stretches = setup.optimizers.needs_run_length();
     let job = job::assemble(setup, composition, data, checkpoint, run_length, stop)?;
     let size = size(&job.params);
     let prepared = job.prepare().map_err(job::classify)?;
@@ -107,7 +115,9 @@ fn train(
             _ => job::classify(error),
         })?;
     report_fallbacks(device);
-    out::text(conclude(&outcome, &baselines, &run_dir, arguments).map_err(Failure::run)?);
+    out::text(
+        conclude(&outcome, &baselines, &run_dir, arguments, stretches).map_err(Failure::run)?,
+    );
     Ok(match outcome.ending {
         Ending::Finished => ExitCode::SUCCESS,
         Ending::Stopped => ExitCode::from(signal.exit_code()),

@@ -66,13 +66,14 @@ pub(crate) fn assemble(
 /// Steps of the run, if they are known or a schedule depends on them.
 pub(crate) fn run_length(setup: &Setup, data: &Pipeline) -> Result<Option<u64>, Failure> {
     let config = &setup.trainer_config;
-    if config.max_steps.is_some() || !setup.optimizers.needs_run_length() {
+    if config.num_epochs.is_none() || !setup.optimizers.needs_run_length() {
         return Ok(config.max_steps);
     }
-    // Packed rows can only be counted by encoding all of the data.
+    // Packed rows can only be counted by encoding the data, as far as the run may go.
     out::line("counting the steps of the run, for the schedule of the learning rate");
-    let micro_batches = data.num_batches().map_err(Failure::run)?;
     let per_step = (config.global_batch_size / config.micro_batch_size) as u64;
+    let at_most = config.max_steps.map(|steps| steps.saturating_mul(per_step));
+    let micro_batches = data.num_batches(at_most).map_err(Failure::run)?;
     Ok(micro_batches.map(|count| count.div_ceil(per_step)))
 }
 

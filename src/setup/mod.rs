@@ -87,7 +87,7 @@ impl Setup {
         match (config, trainer_config, parts) {
             (Some(config), Some(trainer_config), Some(parts)) => Ok(Self {
                 config,
-                trainer_config,
+                trainer_config: trainer_config.with_length(),
                 sources: plugins.sources.clone(),
                 collators: plugins.collators.clone(),
                 sinks: sinks.unwrap_or_default(),

@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use tt_config::{Composition, Diagnostics, Node, Section};
 use tt_nn::{ParamTree, PathGlob};
 use tt_optimizers::{
-    Assignment, MAIN, MakeOptimizer, Optimizers, ScheduleError, SchedulePlan, Scheduled,
+    Assignment, MAIN, MakeOptimizer, Optimizers, ScheduleError, SchedulePlan, Scheduled, Warmup,
 };
 use tt_train::OptimizerGroupConfig;
 
@@ -80,6 +80,16 @@ impl PlannedOptimizers {
     /// Whether a schedule depends on the number of steps of the run.
     pub(crate) fn needs_run_length(&self) -> bool {
         self.0.iter().any(|plan| plan.schedule.needs_run_length())
+    }
+
+    /// Of a schedule whose rate is still rising when the run ends: the steps that it rises, and their key.
+    pub(crate) fn endless_warmup(&self, run_length: u64) -> Option<(u64, String)> {
+        self.0.iter().find_map(|plan| match plan.schedule.warmup {
+            Warmup::Steps(steps) if steps > 0 && steps >= run_length => {
+                Some((steps, format!("{}.num_warmup_steps", plan.schedule_key)))
+            }
+            _ => None,
+        })
     }
 
     /// Makes the optimizers for the trainable ones of `params`.

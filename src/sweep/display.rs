@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tt_report::{Column, Table, number};
+use tt_train::TrainerConfig;
 
 use crate::out;
 use crate::sweep::job::{JobState, JobStatus, SweepJob};
@@ -96,9 +97,12 @@ impl Display {
         if bar.is_none() {
             self.print(&cells(job.num, "running", None, "", &self.labels[job.num]));
         }
+        let trainer = &job.config["trainer"];
+        let default = trainer["num_epochs"].is_null();
+        let default = default.then_some(TrainerConfig::DEFAULT_STEPS);
         let row = Row {
             folder: folder.to_owned(),
-            num_steps: job.config["trainer"]["max_steps"].as_u64(),
+            num_steps: trainer["max_steps"].as_u64().or(default),
             bar,
         };
         self.rows.insert(job.num, row);

@@ -18,6 +18,7 @@ mod hydra;
 mod inspect;
 mod instruction_sets;
 mod learning;
+mod length;
 mod lora;
 mod migration;
 mod optimizers;

@@ -14,12 +14,14 @@ use crate::run_dir::{RunDir, SUMMARY};
 /// The flag that begins a recorded run anew.
 pub const RERUN_FLAG: &str = "--experimental-rerun";
 
-/// Writes the summary, unless the run was stopped, and gives what the user wants to know.
+/// Writes the summary, unless the run was stopped, and gives what the user wants to know. `stretches` says that the
+/// schedule of the learning rate is as long as the run.
 pub fn conclude(
     outcome: &Outcome,
     baselines: &Baselines,
     run_dir: &RunDir,
     arguments: &[String],
+    stretches: bool,
 ) -> tt_metrics::Result<String> {
     if let Some(loss) = outcome.final_val_loss {
         let summary = Summary {
@@ -32,7 +34,7 @@ pub fn conclude(
         };
         summary.write(&run_dir.path().join(SUMMARY))?;
     }
-    Ok(report(outcome, baselines, run_dir, arguments))
+    Ok(report(outcome, baselines, run_dir, arguments, stretches))
 }
 
 fn report(
@@ -40,6 +42,7 @@ fn report(
     baselines: &Baselines,
     run_dir: &RunDir,
     arguments: &[String],
+    stretches: bool,
 ) -> String {
     let mut text = String::new();
     let mut row = |name: &str, value: String| {
@@ -59,11 +62,23 @@ fn report(
     if !outcome.checkpoint.as_os_str().is_empty() {
         row("checkpoint", outcome.checkpoint.display().to_string());
     }
-    let command = match outcome.final_val_loss {
-        Some(_) => extended(arguments, run_dir, 2 * outcome.step),
-        None => command_line(&continuing(arguments, run_dir.path())),
-    };
-    row("continue", command);
+    if outcome.final_val_loss.is_none() {
+        let command = continuing(arguments, run_dir.path());
+        row("continue", command_line(&command));
+        return text;
+    }
+    if let Some((epochs, false)) = outcome.epochs {
+        let why = format!("trainer.max_steps came before the end of {epochs} epochs");
+        row("ended", why);
+    }
+    row("continue", extended(arguments, run_dir, outcome));
+    if stretches {
+        row(
+            "",
+            "for twice the length; the learning rate then follows a schedule over all of it"
+                .to_owned(),
+        );
+    }
     text
 }
 
@@ -104,11 +119,14 @@ pub fn resuming(arguments: &[String], folder: &Path) -> Vec<String> {
     arguments
 }
 
-/// The command that goes on with this finished run up to `max_steps`.
-fn extended(arguments: &[String], run_dir: &RunDir, max_steps: u64) -> String {
-    let arguments = without(arguments, &["trainer.max_steps="]);
-    let mut arguments = resuming(&arguments, run_dir.path());
-    arguments.push(format!("trainer.max_steps={max_steps}"));
+/// The command that goes on with this finished run until it is twice as long.
+fn extended(arguments: &[String], run_dir: &RunDir, outcome: &Outcome) -> String {
+    let (key, twice) = match outcome.epochs {
+        Some((epochs, true)) => ("trainer.num_epochs=", 2 * epochs),
+        _ => ("trainer.max_steps=", 2 * outcome.step),
+    };
+    let mut arguments = resuming(&without(arguments, &[key]), run_dir.path());
+    arguments.push(format!("{key}{twice}"));
     command_line(&arguments)
 }
 
@@ -171,6 +189,14 @@ mod tests {
     }
 
     fn report_on(final_val_loss: Option<f32>, arguments: &[String]) -> String {
+        report_with(final_val_loss, None, arguments)
+    }
+
+    fn report_with(
+        final_val_loss: Option<f32>,
+        epochs: Option<(u64, bool)>,
+        arguments: &[String],
+    ) -> String {
         let root = tempfile::tempdir().unwrap();
         let run_dir = RunDir::open(&root.path().join("run")).unwrap();
         let outcome = Outcome {
@@ -179,6 +205,7 @@ mod tests {
                 None => Ending::Stopped,
             },
             step: 10,
+            epochs,
             final_val_loss,
             checkpoint: PathBuf::from("run/checkpoints/step-00000010"),
             tokens_per_second: 1234.5,
@@ -188,7 +215,7 @@ mod tests {
             unigram_nats: 5.0,
             bigram_nats: 2.0,
         };
-        let report = report(&outcome, &baselines, &run_dir, arguments);
+        let report = report(&outcome, &baselines, &run_dir, arguments, epochs.is_some());
         report.replace(&root.path().display().to_string(), "")
     }
 
@@ -216,6 +243,20 @@ checkpoint  run/checkpoints/step-00000010
 continue    tpu-train +model=qwen2 trainer.max_steps=10
 "
         );
+    }
+
+    #[test]
+    fn a_run_is_made_longer_by_what_ended_it() {
+        let arguments = strings(&["trainer.num_epochs=3", "trainer.max_steps=99"]);
+        let report = report_with(Some(2.5), Some((3, true)), &arguments);
+        let command =
+            "\ncontinue    tpu-train trainer.max_steps=99 resume=/run trainer.num_epochs=6\n";
+        assert!(report.contains(command), "{report}");
+        assert!(report.contains("schedule over all of it"), "{report}");
+        let report = report_with(Some(2.5), Some((3, false)), &arguments);
+        let command = "\nended       trainer.max_steps came before the end of 3 epochs\n\
+                       continue    tpu-train trainer.num_epochs=3 resume=/run trainer.max_steps=20\n";
+        assert!(report.contains(command), "{report}");
     }
 
     #[test]

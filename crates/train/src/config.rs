@@ -23,11 +23,11 @@ pub struct TrainerConfig {
     /// Options of the trainer, by name.
     #[serde(default)]
     pub kwargs: Map<String, Value>,
-    /// Optimizer steps of the whole run; null: until `num_epochs` are over.
+    /// Optimizer steps of the whole run; null: until `num_epochs` are over, or 500 if that is null too.
     #[serde(default)]
     #[schemars(range(min = 1))]
     pub max_steps: Option<u64>,
-    /// Passes over the training data; null: until `max_steps` are done.
+    /// Passes over the training data; null: until `max_steps` are done. With both, what comes first ends the run.
     #[serde(default)]
     #[schemars(range(min = 1))]
     pub num_epochs: Option<u64>,
@@ -99,13 +99,21 @@ impl TrainerConfig {
         }
     }
 
+    /// The length of a run if none is given.
+    pub const DEFAULT_STEPS: u64 = 500;
+
+    /// With that length if none is given.
+    #[must_use]
+    pub fn with_length(mut self) -> Self {
+        if self.num_epochs.is_none() {
+            self.max_steps.get_or_insert(Self::DEFAULT_STEPS);
+        }
+        self
+    }
+
     /// What no single key shows to be wrong. Error: `Config`, with the key to change.
     pub fn check(&self) -> Result<()> {
         let fail = |key, why| Err(Error::Config { key, why });
-        if self.max_steps.is_none() && self.num_epochs.is_none() {
-            let why = "either this or `trainer.num_epochs` must be given".to_owned();
-            return fail("trainer.max_steps", why);
-        }
         let (global, micro) = (self.global_batch_size, self.micro_batch_size);
         if micro == 0 || !global.is_multiple_of(micro) {
             let why = format!("{global} is no multiple of `trainer.micro_batch_size` {micro}");

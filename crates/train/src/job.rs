@@ -66,6 +66,8 @@ impl From<Ending> for End {
 pub struct Outcome {
     pub ending: Ending,
     pub step: u64,
+    /// The passes over the data that were to be made, and whether they were: or else `max_steps` came first.
+    pub epochs: Option<(u64, bool)>,
     /// Mean nats per token on the validation split at the end; `None` if stopped early.
     pub final_val_loss: Option<f32>,
     /// Folder of the last checkpoint.

@@ -385,6 +385,7 @@ impl Run {
         Ok(Outcome {
             ending,
             step: self.training.step,
+            epochs: self.config.num_epochs.map(|all| (all, self.exhausted)),
             final_val_loss,
             checkpoint: self.checkpoint.clone().unwrap_or_default(),
             tokens_per_second: self.trained_tokens as f64
