@@ -50,6 +50,10 @@ impl Trainer for LMTrainer {
         })
     }
 
+    fn validates_by_cross_entropy(&self) -> bool {
+        true
+    }
+
     fn loss(&self, fwd: &Forward, model: &dyn Model, batch: &DeviceBatch) -> Result<Loss> {
         if batch.prediction != Prediction::NextToken {
             return Err(Error::Config {

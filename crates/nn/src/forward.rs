@@ -238,6 +238,14 @@ impl Forward {
         Ok(tape.recompute(x, &used, output, again)?)
     }
 
+    /// What to draw one's own random numbers from, with [`Tensor::rand`](tt_tensor::Tensor::rand) for one: a function of the
+    /// run's seed, the step, the micro-batch and `name`, so that a run that goes on draws what it would have drawn. Outside
+    /// training it is the same in every pass.
+    pub fn seed(&self, name: &str) -> Seed {
+        let pass = self.seed.unwrap_or(Seed::new(0));
+        pass.fold_str("drawn").fold_str(name)
+    }
+
     /// Dropout of the module at `path`; nothing happens outside training.
     pub fn dropout(&self, path: &ModulePath, x: Tensor, p: f32) -> Result<Tensor> {
         match self.seed {

@@ -31,6 +31,12 @@ pub enum Error {
         "the trainer asks for the field `{name}`, which the collator does not give; it gives {known}"
     )]
     NoField { name: String, known: String },
+    /// A trainer that breaks its contract.
+    #[error("the trainer: {0}")]
+    Trainer(String),
+    /// The weights after the last step are of no use, or the data; the checkpoint is there to be looked at.
+    #[error("the validation loss after the last step is {loss}; the weights are in {}", checkpoint.display())]
+    NonFiniteValidation { loss: f32, checkpoint: PathBuf },
     /// Two variants of a run that have not the same to compare.
     #[error("the variants cannot be compared: {0}")]
     Variants(String),

@@ -35,6 +35,7 @@ mod error;
 mod finding;
 mod guard;
 mod job;
+mod loss;
 mod loss_scale;
 mod reduce;
 mod rehearsal;
@@ -55,7 +56,6 @@ use tt_collators::Batch;
 use tt_config::{Diagnostics, Section};
 use tt_models::Model;
 use tt_nn::Forward;
-use tt_tensor::Tensor;
 
 pub use adapted::{Adapted, draw_base, load_adapter, load_base};
 pub use bad_step::BadStep;
@@ -66,6 +66,7 @@ pub use error::{Error, Result};
 pub use finding::{Finding, Place, Values};
 pub use guard::{BadStepAction, BadStepsConfig, Cause, GuardState, StepGuard, Verdict};
 pub use job::{Ending, Outcome, Prepared, TrainJob, check_length, check_vocabulary};
+pub use loss::{Loss, Mean};
 pub use loss_scale::LossScaleConfig;
 pub use reduce::{Local, Reduce};
 pub use rehearsal::{Footprint, ParameterCount, Rehearsal};
@@ -80,16 +81,6 @@ pub use weights::{check_weights, load_params};
 
 pub use tt_collators::{IGNORE, Prediction};
 
-/// The loss of a micro-batch, on the device.
-pub struct Loss {
-    /// Summed, not averaged; tracked. The loop divides by the weight of the whole step.
-    pub sum: Tensor,
-    /// What the sum is to be divided by, f32 `[]`: usually the number of tokens with a label.
-    pub weight: Tensor,
-    /// Further sums to log under these names, divided by the weight; the same names every time.
-    pub scalars: Vec<(&'static str, Tensor)>,
-}
-
 /// What is learned, and how a step is made.
 pub trait Trainer: Send {
     /// Called once before the first step, also when resuming.
@@ -99,6 +90,12 @@ pub trait Trainer: Send {
 
     /// The loss of a batch. `fwd` is recorded in training and not in validation.
     fn loss(&self, fwd: &Forward, model: &dyn Model, batch: &DeviceBatch) -> Result<Loss>;
+
+    /// Whether [`Trainer::loss`] in validation is the plain cross-entropy of the targets. If not, validation computes that
+    /// too, in a pass of its own: it is `val_loss`, which runs and baselines are compared by, and the loss `val_objective`.
+    fn validates_by_cross_entropy(&self) -> bool {
+        false
+    }
 
     /// One optimizer step from its micro-batches. Error: [`Error::Stopped`] if the run is to stop before it is made, and
     /// the step is made again by the run that goes on; state of the trainer's own must not have changed then.

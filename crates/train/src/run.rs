@@ -27,7 +27,7 @@ use crate::state::TrainState;
 use crate::step::StepOutput;
 use crate::stop::StopFlag;
 use crate::training::Training;
-use crate::validation::{sample, validate};
+use crate::validation::{Validation, sample, validate};
 
 pub(crate) struct Run {
     training: Training,
@@ -306,14 +306,15 @@ impl Run {
             return Ok(Some(loss));
         }
         let batches = self.data.validation();
-        let Some(loss) = validate(&self.training, &*self.trainer, batches, &self.stop)? else {
+        let found = validate(&self.training, &*self.trainer, batches, &self.stop)?;
+        let Some(Validation { loss, scalars }) = found else {
             return Ok(None);
         };
         self.validated = Some((step, loss));
         self.metrics.log(ValRecord {
             step,
             val_loss: loss,
-            ..ValRecord::default()
+            scalars,
         })?;
         Ok(Some(loss))
     }
@@ -376,6 +377,10 @@ impl Run {
             self.save()?;
         }
         self.wait()?;
+        if let Some(loss) = final_val_loss.filter(|loss| !loss.is_finite()) {
+            let checkpoint = self.checkpoint.clone().unwrap_or_default();
+            return Err(Error::NonFiniteValidation { loss, checkpoint });
+        }
         let continuations = match ending {
             Ending::Finished => {
                 sample(&self.training, &self.data, &self.config.sample, &self.stop)?

@@ -55,15 +55,10 @@ impl Training {
             }
             let fwd = self.forward(&self.tape, self.step, micro);
             let batch = DeviceBatch::upload(batch, self.device)?;
-            let part = loss(&fwd, &*self.model, &batch)?;
+            let part = loss(&fwd, &*self.model, &batch)?.checked()?;
             backward(&self.tape, &part.sum, seed)?;
             totals = Some(match totals {
-                None => Totals {
-                    loss: part.sum.detach(),
-                    weight: part.weight.detach(),
-                    scalars: part.scalars,
-                    seed,
-                },
+                None => Totals::new(part, seed),
                 Some(so_far) => so_far.plus(part)?,
             });
         }

@@ -2,8 +2,8 @@
 
 use tt_tensor::Tensor;
 
-use crate::Loss;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::loss::{Loss, Mean};
 
 /// Sums over the micro-batches of a step, on the device.
 pub struct Totals {
@@ -11,8 +11,8 @@ pub struct Totals {
     pub loss: Tensor,
     /// What the loss is divided by, f32 `[]`.
     pub weight: Tensor,
-    /// Further sums by name; each is divided by the weight when it is logged.
-    pub scalars: Vec<(&'static str, Tensor)>,
+    /// Further sums by name, each divided when it is logged.
+    pub scalars: Vec<Mean>,
     /// The gradients are those of the loss times this.
     pub(crate) seed: f32,
 }
@@ -27,12 +27,43 @@ pub struct StepNumbers {
 }
 
 impl Totals {
+    /// Those of a first part.
+    pub(crate) fn new(part: Loss, seed: f32) -> Self {
+        Self {
+            loss: part.sum.detach(),
+            weight: part.weight,
+            scalars: part.scalars,
+            seed,
+        }
+    }
+
+    /// Error: the part has other scalars than those before it.
     pub(crate) fn plus(self, part: Loss) -> Result<Self> {
+        let names = |scalars: &[Mean]| -> Vec<_> {
+            let all = scalars.iter();
+            all.map(|it| (it.name, it.weight.is_some())).collect()
+        };
+        let (before, now) = (names(&self.scalars), names(&part.scalars));
+        if before != now {
+            return Err(Error::Trainer(format!(
+                "the scalars of a step's micro-batches are not the same: {before:?}, then {now:?} (name, with a weight)"
+            )));
+        }
         let scalars = self.scalars.into_iter().zip(part.scalars);
-        let scalars = scalars.map(|((name, sum), (_, more))| Ok((name, sum.add(&more)?)));
+        let scalars = scalars.map(|(so_far, more)| {
+            let weight = match (&so_far.weight, &more.weight) {
+                (Some(weight), Some(more)) => Some(weight.add(more)?),
+                _ => None,
+            };
+            Ok(Mean {
+                name: so_far.name,
+                sum: so_far.sum.add(&more.sum)?,
+                weight,
+            })
+        });
         Ok(Self {
             loss: self.loss.add(&part.sum.detach())?,
-            weight: self.weight.add(&part.weight.detach())?,
+            weight: self.weight.add(&part.weight)?,
             scalars: scalars.collect::<Result<_>>()?,
             seed: self.seed,
         })
@@ -46,6 +77,13 @@ impl Totals {
         })
     }
 
+    /// The mean loss, read by itself; `None` if nothing weighs anything.
+    pub(crate) fn mean(&self) -> Result<Option<f32>> {
+        let weight = self.weight.reshape(1)?.to_scalar::<f32>()?;
+        let sum = self.loss.reshape(1)?.to_scalar::<f32>()?;
+        Ok((weight > 0.0).then(|| sum / weight))
+    }
+
     /// The one read of a step.
     pub(crate) fn read(&self, grad_norm: &Tensor) -> Result<StepNumbers> {
         let mut parts = vec![
@@ -53,18 +91,19 @@ impl Totals {
             self.weight.reshape(1)?,
             grad_norm.reshape(1)?,
         ];
-        for (_, scalar) in &self.scalars {
-            parts.push(scalar.reshape(1)?);
+        for scalar in &self.scalars {
+            parts.push(scalar.sum.reshape(1)?);
+            parts.push(scalar.weight.as_ref().unwrap_or(&self.weight).reshape(1)?);
         }
         let values = Tensor::cat(&parts, 0)?.to_vec::<f32>()?;
         // A step without a token to learn from has a loss of 0.
-        let weight = values[1].max(f32::MIN_POSITIVE);
-        let names = self.scalars.iter().map(|(name, _)| *name);
+        let mean = |sum: f32, weight: f32| sum / weight.max(f32::MIN_POSITIVE);
+        let scalars = self.scalars.iter().zip(values[3..].chunks_exact(2));
         Ok(StepNumbers {
-            loss: values[0] / weight,
+            loss: mean(values[0], values[1]),
             grad_norm: values[2],
-            scalars: names
-                .zip(values[3..].iter().map(|sum| sum / weight))
+            scalars: scalars
+                .map(|(scalar, value)| (scalar.name, mean(value[0], value[1])))
                 .collect(),
         })
     }

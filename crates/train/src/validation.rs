@@ -4,41 +4,90 @@ use std::fmt;
 
 use tt_collators::{Batch, Pipeline};
 use tt_engine::{Limits, Sampler, Sampling, generate_while};
-use tt_models::Generation;
+use tt_metrics::Scalars;
+use tt_models::{Generation, Model};
 use tt_nn::Forward;
-use tt_tensor::{Seed, Tensor};
+use tt_tensor::{CrossEntropyParams, Seed, Tensor, fused};
 
 use crate::config::SampleConfig;
 use crate::device_batch::DeviceBatch;
 use crate::error::Result;
 use crate::stop::StopFlag;
+use crate::totals::Totals;
 use crate::training::Training;
-use crate::{Loss, Trainer};
+use crate::{IGNORE, Loss, Trainer};
 
-/// Mean loss over `batches`, each token weighing the same; `None` if the run is to stop.
+/// What a pass over the validation split gives.
+pub(crate) struct Validation {
+    /// Mean cross-entropy, each target weighing the same; the objective where there are no targets.
+    pub loss: f32,
+    /// What the trainer reports besides, by the names it is logged under.
+    pub scalars: Scalars,
+}
+
+/// Looks at `batches` without learning from them; `None` if the run is to stop.
 pub(crate) fn validate(
     training: &Training,
     trainer: &dyn Trainer,
     batches: &[Batch],
     stop: &StopFlag,
-) -> Result<Option<f32>> {
+) -> Result<Option<Validation>> {
     let fwd = Forward::inference(&training.params).with_precision(training.precision);
-    let mut totals: Option<(Tensor, Tensor)> = None;
+    let (mut totals, mut cross_entropies) = (None, None);
+    let add = |totals: Option<Totals>, part: Loss| match totals {
+        None => Ok(Totals::new(part, 1.0)),
+        Some(so_far) => so_far.plus(part),
+    };
     for batch in batches {
         if stop.is_requested() {
             return Ok(None);
         }
         let batch = DeviceBatch::upload(batch, training.device)?;
-        let Loss { sum, weight, .. } = trainer.loss(&fwd, &*training.model, &batch)?;
-        totals = Some(match totals {
-            None => (sum, weight),
-            Some((sums, weights)) => (sums.add(&sum)?, weights.add(&weight)?),
-        });
+        let loss = trainer.loss(&fwd, &*training.model, &batch)?.checked()?;
+        totals = Some(add(totals, loss)?);
+        if !trainer.validates_by_cross_entropy() {
+            let loss = cross_entropy(&fwd, &*training.model, &batch)?;
+            cross_entropies = Some(add(cross_entropies, loss)?);
+        }
     }
-    match totals {
-        Some((sum, weight)) => Ok(Some(sum.div(&weight)?.to_scalar::<f32>()?)),
-        None => Ok(Some(f32::NAN)),
-    }
+    let Some(totals) = totals else {
+        return Ok(Some(Validation {
+            loss: f32::NAN,
+            scalars: Scalars::new(),
+        }));
+    };
+    let objective = totals.mean()?.unwrap_or(f32::NAN);
+    let mut scalars = Scalars::new();
+    let loss = match cross_entropies.map(|it| it.mean()).transpose()?.flatten() {
+        None => objective,
+        Some(cross_entropy) => {
+            scalars.insert("val_objective".to_owned(), objective.into());
+            cross_entropy
+        }
+    };
+    let named = totals
+        .read(&Tensor::zeros(1, training.device)?)?
+        .scalars
+        .into_iter();
+    scalars.extend(named.map(|(name, value)| (format!("val_{name}"), value.into())));
+    Ok(Some(Validation { loss, scalars }))
+}
+
+/// Of the targets, each weighing the same.
+fn cross_entropy(fwd: &Forward, model: &dyn Model, batch: &DeviceBatch) -> Result<Loss> {
+    let hidden = model.hidden_states(fwd, &batch.input)?; // [B, T, hidden]
+    let params = CrossEntropyParams {
+        ignore_index: IGNORE,
+        label_smoothing: 0.0,
+        z_loss: 0.0,
+    };
+    let head = model.output(fwd)?;
+    let loss = fused::linear_cross_entropy(&hidden, &head, &batch.targets, params)?;
+    Ok(Loss {
+        sum: loss.sum,
+        weight: loss.count,
+        scalars: Vec::new(),
+    })
 }
 
 /// A prompt from the validation split and what the model makes of it.

@@ -1,7 +1,8 @@
 //! `cargo run --release -p custom-trainer -- +model=qwen2 +trainer=focal`
 //!
 //! The focal loss, `(1 - p)^gamma * -log p` for the probability `p` of the right token, makes light of what the model
-//! knows already (Lin et al. 2017, arXiv:1708.02002). Besides the loss, `metrics.jsonl` gets an `accuracy` a step.
+//! knows already (Lin et al. 2017, arXiv:1708.02002). Besides the loss, `metrics.jsonl` gets an `accuracy` a step, and a
+//! `val_accuracy` a validation.
 
 use std::process::ExitCode;
 
@@ -10,7 +11,7 @@ use serde::Deserialize;
 use tpu_train::models::Model;
 use tpu_train::nn::Forward;
 use tpu_train::tensor::{DType, fused};
-use tpu_train::train::{DeviceBatch, Loss, Result, Trainer};
+use tpu_train::train::{DeviceBatch, Loss, Mean, Result, Trainer};
 use tpu_train::{App, Entry};
 
 /// `trainer.kwargs`.
@@ -38,7 +39,7 @@ impl Trainer for FocalTrainer {
         Ok(Loss {
             sum,
             weight: weight.sum_all()?,
-            scalars: vec![("accuracy", right)],
+            scalars: vec![Mean::new("accuracy", right)],
         })
     }
 }

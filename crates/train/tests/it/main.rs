@@ -1,5 +1,6 @@
 //! Training through its public API.
 
 mod common;
+mod contract;
 mod ranks;
 mod stop;
