@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow, bail};
+use half::{bf16, f16};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
@@ -107,7 +108,7 @@ fn as_it_is(config: &ExportConfig) -> anyhow::Result<Exported> {
             };
             let mut values = Vec::new();
             from.read_f32(&key, &mut values)?;
-            Ok(format.tensor(&shape, &values))
+            Ok(format.tensor(&key, &shape, &values)?)
         });
         snapshot.model.insert(name.to_owned(), tensor);
     }
@@ -139,7 +140,7 @@ fn merged(config: &ExportConfig, invocation: &Invocation) -> anyhow::Result<Expo
         let format = config.dtype.unwrap_or(Format::of(of_base));
         let (of, shape, path) = (stored.clone(), spec.shape.clone(), spec.path.clone());
         let tensor = LazyTensor::new(format.dtype(), spec.shape, move || {
-            Ok(format.tensor(&shape, &merged_values(&of, &path)?))
+            Ok(format.tensor(&path, &shape, &merged_values(&of, &path)?)?)
         });
         (names.saved(&spec.path), tensor)
     });
@@ -230,11 +231,24 @@ impl Format {
         }
     }
 
-    fn tensor(self, shape: &[usize], values: &[f32]) -> HostTensor {
-        match self {
+    /// Error: a finite value would be infinite in this format.
+    fn tensor(self, name: &str, shape: &[usize], values: &[f32]) -> anyhow::Result<HostTensor> {
+        let rounded: fn(f32) -> f32 = match self {
+            Self::F32 => |x| x,
+            Self::Bf16 => |x| bf16::from_f32(x).to_f32(),
+            Self::F16 => |x| f16::from_f32(x).to_f32(),
+        };
+        let overflows = |x: &&f32| x.is_finite() && rounded(**x).is_infinite();
+        if let Some(value) = values.iter().find(overflows) {
+            bail!(
+                "the tensor `{name}` holds {value}, which is infinite as {}; dtype=f32 keeps it",
+                self.name()
+            );
+        }
+        Ok(match self {
             Self::F32 => HostTensor::from_f32(shape, values),
             Self::Bf16 => HostTensor::from_f32_as_bf16(shape, values),
             Self::F16 => HostTensor::from_f32_as_f16(shape, values),
-        }
+        })
     }
 }

@@ -68,7 +68,10 @@ pub(crate) fn run(invocation: Invocation) -> Result<ExitCode, Failure> {
         eos: Some(tokenizer.eos_id()),
     };
     let tokens = tt_engine::generate(&*stored.model, &stored.params, &ids, &mut sampler, &limits)
-        .map_err(Failure::request)?;
+        .map_err(|error| match error {
+        tt_engine::Error::NotFinite { .. } => Failure::run(error),
+        error => Failure::request(error),
+    })?;
     report_fallbacks(device);
     let continuation = tokenizer.decode(&tokens).map_err(Failure::run)?;
     out::line(format!("{prompt}{continuation}"));

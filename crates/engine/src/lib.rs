@@ -21,6 +21,10 @@ pub enum Error {
     EmptyPrompt,
     #[error("the prompt has {prompt} tokens, but the model allows {max}")]
     PromptTooLong { prompt: usize, max: usize },
+    #[error(
+        "the model gives no likelihoods after {after} new tokens, but {found}: its weights are of no use"
+    )]
+    NotFinite { after: usize, found: f32 },
     #[error("{model} cannot continue a text")]
     CannotGenerate { model: String },
     #[error(transparent)]
@@ -40,7 +44,7 @@ pub struct Limits {
 }
 
 /// Continues `prompt` and returns the new tokens. Errors: an empty prompt, one longer than the model allows, a
-/// model that generates nothing.
+/// model that generates nothing or NaN.
 pub fn generate(
     model: &dyn Model,
     params: &ParamTree,
@@ -78,7 +82,13 @@ pub fn generate_while(
     let (mut text, mut new_tokens) = (prompt.to_vec(), Vec::new());
     let room = max - prompt.len();
     while new_tokens.len() < limits.max_new_tokens {
-        let token = sampler.choose(&reader.logits(&text)?);
+        let logits = reader.logits(&text)?;
+        // -inf rules a token out; anything else that is not finite leaves nothing to choose by.
+        if let Some(&found) = logits.iter().find(|x| x.is_nan() || **x == f32::INFINITY) {
+            let after = new_tokens.len();
+            return Err(Error::NotFinite { after, found });
+        }
+        let token = sampler.choose(&logits);
         if limits.eos == Some(token) {
             break;
         }

@@ -41,6 +41,10 @@ pub(super) fn read<'a>(
             format!("{window} is not supported"),
         );
     }
+    let of_rope = metadata.keys("rope.");
+    if let Some(key) = of_rope.into_iter().find(|it| !KNOWN_OF_ROPE.contains(it)) {
+        return refuse(key, "this key is not supported".to_owned());
+    }
     let theta = metadata.number("rope.freq_base")?.unwrap_or(10_000.0);
     let scaling = match rope_factors {
         Some(factors) => Some(llama3(factors, head_dim, theta, max_positions)?),
@@ -72,18 +76,34 @@ pub(super) fn read<'a>(
     }))
 }
 
+/// Keys below `rope.` that are read, or say only how the model came to be. What else stands there would turn queries and
+/// keys in a way that is not ours.
+const KNOWN_OF_ROPE: &[&str] = &[
+    "rope.dimension_count",
+    "rope.freq_base",
+    "rope.scale_linear",
+    "rope.scaling.factor",
+    "rope.scaling.finetuned",
+    "rope.scaling.original_context_length",
+    "rope.scaling.type",
+];
+
+/// As llama.cpp reads it: a factor without a type is linear, and `rope.scale_linear` its name in old files.
 fn scaling(metadata: &Metadata<'_>) -> Result<Option<RopeScaling>, String> {
-    let factor = metadata.number("rope.scaling.factor")?;
-    match metadata.text("rope.scaling.type")? {
-        None | Some("none") => Ok(None),
-        Some("linear") => match factor {
-            Some(factor) => Ok(Some(RopeScaling::Linear { factor })),
-            None => Err(format!(
-                "`{}` is missing",
-                metadata.name("rope.scaling.factor")
-            )),
-        },
-        Some(other) => {
+    let factor = match metadata.number("rope.scaling.factor")? {
+        Some(factor) => Some(factor),
+        None => metadata.number("rope.scale_linear")?,
+    };
+    // 0 is how writers say that there is none.
+    let factor = factor.filter(|factor| *factor != 0.0);
+    match (metadata.text("rope.scaling.type")?, factor) {
+        (Some("none"), _) | (None, None) => Ok(None),
+        (None | Some("linear"), Some(factor)) => Ok(Some(RopeScaling::Linear { factor })),
+        (Some("linear"), None) => Err(format!(
+            "`{}` is missing",
+            metadata.name("rope.scaling.factor")
+        )),
+        (Some(other), _) => {
             let key = metadata.name("rope.scaling.type");
             Err(format!("`{key}`: `{other}` is not supported"))
         }

@@ -48,6 +48,17 @@ impl<'a> Metadata<'a> {
         format!("{}.{key}", self.architecture)
     }
 
+    /// The keys that begin so, in order.
+    pub(super) fn keys(&self, prefix: &str) -> Vec<&'a str> {
+        let own = self.values.keys().filter_map(|key| {
+            let key = key.strip_prefix(self.architecture)?.strip_prefix('.')?;
+            key.starts_with(prefix).then_some(key)
+        });
+        let mut keys: Vec<_> = own.collect();
+        keys.sort_unstable();
+        keys
+    }
+
     pub(super) fn integer(&self, key: &str) -> Result<Option<usize>, String> {
         self.plain_integer(&self.name(key))
     }

@@ -143,18 +143,36 @@ fn a_head_of_its_own_and_biases_show_in_the_config() {
 
 #[test]
 fn rope_scaling_is_read_from_metadata_and_from_factors() {
-    let mut linear = gguf_metadata(&llama());
-    linear.push((
-        "llama.rope.scaling.type".into(),
-        Value::String("linear".into()),
-    ));
-    linear.push(("llama.rope.scaling.factor".into(), Value::F32(4.0)));
-    let (_dir, path) = written(&linear, &tensors(), GgmlDType::F32);
-    let config = Weights::open(&path).unwrap().config().cloned().unwrap();
-    assert_eq!(
-        config["rope_scaling"],
-        json!({"rope_type": "linear", "factor": 4.0})
-    );
+    let text = |text: &str| Value::String(text.to_owned());
+    let four = || json!({"rope_type": "linear", "factor": 4.0});
+    for (keys, expected) in [
+        (
+            vec![
+                ("scaling.type", text("linear")),
+                ("scaling.factor", Value::F32(4.0)),
+            ],
+            four(),
+        ),
+        // As llama.cpp has it: linear is what a factor means, also under its name in old files; "none" undoes it.
+        (vec![("scaling.factor", Value::F32(4.0))], four()),
+        (vec![("scale_linear", Value::F32(4.0))], four()),
+        (
+            vec![
+                ("scaling.type", text("none")),
+                ("scaling.factor", Value::F32(4.0)),
+            ],
+            json!(null),
+        ),
+        (vec![("scaling.factor", Value::F32(0.0))], json!(null)),
+        (vec![("scaling.finetuned", Value::Bool(false))], json!(null)),
+    ] {
+        let mut metadata = gguf_metadata(&llama());
+        let keys = keys.into_iter();
+        metadata.extend(keys.map(|(key, value)| (format!("llama.rope.{key}"), value)));
+        let (_dir, path) = written(&metadata, &tensors(), GgmlDType::F32);
+        let config = Weights::open(&path).unwrap().config().cloned().unwrap();
+        assert_eq!(config["rope_scaling"], expected, "{metadata:?}");
+    }
 
     let scaling = RopeScaling::Llama3 {
         factor: 32.0,
@@ -222,6 +240,16 @@ fn what_is_not_known_is_refused_by_name() {
             "llama.rope.scaling.type",
             Some(text("yarn")),
             ["rope.scaling.type", "yarn"],
+        ),
+        (
+            "llama.rope.scaling.attn_factor",
+            Some(Value::F32(2.0)),
+            ["rope.scaling.attn_factor", "not supported"],
+        ),
+        (
+            "llama.rope.dimension_sections",
+            Some(Value::U32(2)),
+            ["rope.dimension_sections", "not supported"],
         ),
         (
             "llama.rope.dimension_count",
