@@ -153,6 +153,7 @@ fn cross_entropy(c: &mut Criterion) {
         b.iter(|| {
             CpuStorage::linear_cross_entropy(
                 &params,
+                1.0,
                 hidden.view(),
                 weight.view(),
                 labels,

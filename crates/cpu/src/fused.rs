@@ -164,10 +164,14 @@ pub trait FusedOps: BackendStorage {
     /// Loss of `hidden` `[rows, D]` through the head `weight` `[V, D]` against `labels` `[rows]`, in chunks of rows, the
     /// logits never held whole. `totals[0]` is the summed loss, `totals[1]` the number of valid rows,
     /// `totals[2]` the sum of `lse^2` over them.
-    /// If asked for, `dhidden` `[rows, D]` and `dweight` `[V, D]` are assigned the gradients of the *sum*, computed while
-    /// the logits of a chunk are at hand: `dhidden` of `hidden`'s type, `dweight` f32.
+    /// If asked for, `dhidden` `[rows, D]` and `dweight` `[V, D]` are assigned the gradients of `grad_scale` times the *sum*,
+    /// computed while the logits of a chunk are at hand: `dhidden` of `hidden`'s type, `dweight` f32. The gradients of
+    /// logits are scaled before they are rounded to `hidden`'s type: in a large vocabulary most of them are too small for an
+    /// f16.
+    #[allow(clippy::too_many_arguments)]
     fn linear_cross_entropy(
         params: &CrossEntropyParams,
+        grad_scale: f32,
         hidden: View<Self>,
         weight: View<Self>,
         labels: View<Self>,

@@ -275,6 +275,7 @@ impl FusedOps for CpuStorage {
 
     fn linear_cross_entropy(
         params: &CrossEntropyParams,
+        grad_scale: f32,
         hidden: Cpu,
         weight: Cpu,
         labels: Cpu,
@@ -315,7 +316,7 @@ impl FusedOps for CpuStorage {
             let hidden = dense::<T>("linear_cross_entropy: hidden", hidden)?;
             let weight = dense::<W>("linear_cross_entropy: weight", weight)?;
             let totals = kernels::cross_entropy::linear(
-                params, hidden, weight, labels, dim, dhidden, dweight,
+                params, grad_scale, hidden, weight, labels, dim, dhidden, dweight,
             );
             totals_out.copy_from_slice(&totals);
         });

@@ -173,6 +173,7 @@ fn check(dtype: DType, head_dim: usize) -> Result<()> {
         )?;
         CpuStorage::linear_cross_entropy(
             &ce,
+            1.0,
             hidden.view(),
             head.view(),
             labels.view(),

@@ -127,6 +127,7 @@ impl FusedOps for MetaStorage {
 
     fn linear_cross_entropy(
         _: &CrossEntropyParams,
+        _: f32,
         (hidden, hidden_layout): Meta,
         (weight, weight_layout): Meta,
         _: Meta,

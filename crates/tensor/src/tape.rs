@@ -35,6 +35,7 @@ struct Inner {
     on_gradient: Option<GradientHook>,
     /// For what is run again; kept, so that its memory is.
     scratch: Option<Tape>,
+    loss_scale: Option<f32>,
 }
 
 enum Node {
@@ -78,6 +79,12 @@ impl Tape {
     /// Sets the hook for completed parameter gradients.
     pub fn on_gradient(&self, hook: GradientHook) {
         self.inner().on_gradient = Some(hook);
+    }
+
+    /// Says what the loss will be multiplied by before it is undone. Operations that make gradients while they run forward
+    /// make them of that size, as 16-bit ones may be too small otherwise. Gradients are right whatever is said.
+    pub fn set_loss_scale(&self, scale: f32) {
+        self.inner().loss_scale = Some(scale);
     }
 
     /// The parameter's value, tracked if the parameter is trainable.
@@ -322,6 +329,13 @@ pub(crate) fn record(
         var,
     });
     Ok(output)
+}
+
+/// What the loss will be multiplied by, as far as the tape of these has been told; 1 if not.
+pub(crate) fn loss_scale(inputs: &[&Tensor]) -> f32 {
+    let mut tapes = inputs.iter().filter_map(|t| t.track.as_ref());
+    let scale = tapes.next().and_then(|track| track.tape.inner().loss_scale);
+    scale.unwrap_or(1.0)
 }
 
 /// What a gradient function sees: the gradient of its output, and where those of the inputs go.

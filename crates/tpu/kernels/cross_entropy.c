@@ -5,6 +5,7 @@
 //   d loss / d z_j = p_j (1 + 2 z_loss lse) - (1 - smoothing) [j = label] - smoothing / vocab
 // A label of ignore_index makes a row invalid: its loss and gradient are 0. Any other label that is no position is reported
 // (FAULT_INDEX). stats is f32 [3, stride]: loss, validity and lse^2 of each row, to be summed by who calls.
+// The gradient is multiplied by grad_scale before it is rounded to its type.
 // grad may be the logits themselves, if it is f32. Rows lie over the lanes; a vocabulary that is longer than a piece passes
 // through three times. Limits: vocab below 2^31.
 #include "rows.h"
@@ -22,6 +23,8 @@ typedef struct {
   float smoothing;
   float z_loss;
   uint32_t grad_dtype;
+  float grad_scale;
+  uint32_t reserved;
 } cross_entropy_t;
 
 enum { EXP_TABLE = 0, LOG_TABLE = 1024, Z = 2048, P = Z + PIECE_BYTES, HOT = P + PIECE_BYTES, WORK0 = HOT + PIECE_BYTES,
@@ -113,6 +116,7 @@ KERNEL(cross_entropy, cross_entropy_t) {
     store_stat(a, 1, row, VALID, &one);
     store_stat(a, 2, row, SPARE, &one);
     if (!a->grad) continue;
+    if (a->grad_scale != 1.f) tpu_bdc_fp_mul_C(VALID, VALID, f32_scalar(a->grad_scale), &one, NULL, NULL, DT_FP32);
 
     // What multiplies exp(z - largest): (1 + 2 z_loss lse) / sum.
     tpu_bdc_fp_mul_C(SCALE, LSE, f32_scalar(2 * a->z_loss), &one, NULL, NULL, DT_FP32);

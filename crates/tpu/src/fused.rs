@@ -132,6 +132,7 @@ impl FusedOps for TpuStorage {
 
     fn linear_cross_entropy(
         params: &CrossEntropyParams,
+        grad_scale: f32,
         hidden: Tpu,
         weight: Tpu,
         labels: Tpu,
@@ -140,7 +141,7 @@ impl FusedOps for TpuStorage {
         dweight: Option<&mut Self>,
     ) -> Result<()> {
         Ok(ops::cross_entropy::linear_cross_entropy(
-            params, hidden, weight, labels, totals, dhidden, dweight,
+            params, grad_scale, hidden, weight, labels, totals, dhidden, dweight,
         )?)
     }
 

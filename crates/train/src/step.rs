@@ -47,6 +47,7 @@ impl Training {
         loss: impl Fn(&Forward, &dyn Model, &DeviceBatch) -> Result<Loss>,
     ) -> Result<Totals> {
         let seed = self.guard.backward_seed(micro_batches);
+        self.tape.set_loss_scale(seed);
         let mut totals: Option<Totals> = None;
         for (micro, batch) in micro_batches.iter().enumerate() {
             if self.reduce.is_stopped(self.stop.is_requested())? {

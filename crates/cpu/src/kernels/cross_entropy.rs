@@ -1,7 +1,7 @@
 //! Cross-entropy of a linear head, logits made and used chunk by chunk.
 //!
 //! Formula: [`CrossEntropyParams`]; with `p = softmax(z)`, smoothing `s` and z-loss `w` the gradient of a valid row is
-//! `dz[c] = p[c] (1 + 2 w lse) - s / V - (1 - s) [c = label]`.
+//! `dz[c] = p[c] (1 + 2 w lse) - s / V - (1 - s) [c = label]`, times `grad_scale`.
 //! Layouts: `hidden` `[rows, D]`, `weight` `[V, D]`, `labels` `[rows]`, all dense. The type of `hidden` is that of the
 //! products: weights, and gradients of logits, are rounded to it while they are packed.
 //!
@@ -40,8 +40,10 @@ fn chunk_rows(rows: usize, vocab: usize) -> usize {
 }
 
 /// Returns (summed loss, valid rows, summed `lse^2`).
+#[expect(clippy::too_many_arguments, reason = "those of the trait's method")]
 pub(crate) fn linear<T: Element, W: Element>(
     params: &CrossEntropyParams,
+    grad_scale: f32,
     hidden: &[T],
     weight: &[W],
     labels: &[i64],
@@ -62,6 +64,7 @@ pub(crate) fn linear<T: Element, W: Element>(
         let rows = most.min(labels.len() - first);
         let chunk = Chunk {
             params,
+            grad_scale,
             hidden: &hidden[first * dim..][..rows * dim],
             weight,
             labels: &labels[first..][..rows],
@@ -164,6 +167,7 @@ impl Tiles {
 
 struct Chunk<'a, T, W> {
     params: &'a CrossEntropyParams,
+    grad_scale: f32,
     hidden: &'a [T],
     weight: &'a [W],
     labels: &'a [i64],
@@ -259,17 +263,19 @@ impl<T: Element, W: Element> Chunk<'_, T, W> {
     fn logits_backward(&self, logits: &mut [f32], lse: &[f32], dweight: Option<&mut [f32]>) {
         let &Self {
             params,
+            grad_scale,
             dim,
             padded,
             ..
         } = self;
-        let uniform = params.label_smoothing / self.vocab as f32;
+        let uniform = grad_scale * (params.label_smoothing / self.vocab as f32);
+        let at_label = grad_scale * (1.0 - params.label_smoothing);
         let mut factors = scratch(2 * padded);
         factors.fill(0.0); // padding and ignored rows have no gradient
         let (probability, target) = factors.split_at_mut(padded);
         for (r, label) in self.labels.iter().enumerate() {
             if *label != params.ignore_index {
-                probability[r] = 1.0 + 2.0 * params.z_loss * lse[r];
+                probability[r] = grad_scale * (1.0 + 2.0 * params.z_loss * lse[r]);
                 target[r] = uniform;
             }
         }
@@ -299,7 +305,7 @@ impl<T: Element, W: Element> Chunk<'_, T, W> {
                 for (r, &label) in self.labels.iter().enumerate() {
                     let label = label as usize; // ignored rows: checked next
                     if range.contains(&label) && self.labels[r] != params.ignore_index {
-                        logits[(label - range.start) * padded + r] -= 1.0 - params.label_smoothing;
+                        logits[(label - range.start) * padded + r] -= at_label;
                     }
                 }
                 if let (Some(out), Some(hidden)) = (shared_dweight, hidden) {

@@ -47,6 +47,7 @@ fn check(
     let [mut got, mut dh, mut dw] = [3, rows * dim, vocab * dim].map(garbage);
     CpuStorage::linear_cross_entropy(
         &params,
+        1.0,
         hidden.view(),
         weight.view(),
         labels.view(),
@@ -80,7 +81,7 @@ fn check(
 
     let (mut alone, before) = (garbage(3), f32s(&got).to_vec());
     let (h, w, l) = (hidden.view(), weight.view(), labels.view());
-    CpuStorage::linear_cross_entropy(&params, h, w, l, &mut alone, None, None)?;
+    CpuStorage::linear_cross_entropy(&params, 1.0, h, w, l, &mut alone, None, None)?;
     assert_eq!(
         f32s(&alone),
         before,
@@ -127,7 +128,16 @@ fn ignored_rows_have_neither_loss_nor_gradient() -> Result<()> {
     };
     let [mut totals, mut dh, mut dw] = [3, 6, 12].map(garbage);
     let (h, w, l) = (hidden.view(), weight.view(), labels.view());
-    CpuStorage::linear_cross_entropy(&params, h, w, l, &mut totals, Some(&mut dh), Some(&mut dw))?;
+    CpuStorage::linear_cross_entropy(
+        &params,
+        1.0,
+        h,
+        w,
+        l,
+        &mut totals,
+        Some(&mut dh),
+        Some(&mut dw),
+    )?;
     for storage in [totals, dh, dw] {
         assert!(f32s(&storage).iter().all(|x| *x == 0.0));
     }
@@ -141,7 +151,16 @@ fn no_rows_give_zeros() -> Result<()> {
     let labels = Operand::i64(vec![], 0);
     let [mut totals, mut dh, mut dw] = [3, 0, 12].map(garbage);
     let (h, w, l) = (hidden.view(), weight.view(), labels.view());
-    CpuStorage::linear_cross_entropy(&PLAIN, h, w, l, &mut totals, Some(&mut dh), Some(&mut dw))?;
+    CpuStorage::linear_cross_entropy(
+        &PLAIN,
+        1.0,
+        h,
+        w,
+        l,
+        &mut totals,
+        Some(&mut dh),
+        Some(&mut dw),
+    )?;
     assert!(f32s(&totals).iter().chain(f32s(&dw)).all(|x| *x == 0.0));
     Ok(())
 }
@@ -178,7 +197,7 @@ fn a_label_outside_of_the_vocabulary_is_an_error() {
         let labels = Operand::i64(vec![0, label], 2);
         let mut totals = zeros(3);
         let (h, w, l) = (hidden.view(), weight.view(), labels.view());
-        let error = CpuStorage::linear_cross_entropy(&PLAIN, h, w, l, &mut totals, None, None)
+        let error = CpuStorage::linear_cross_entropy(&PLAIN, 1.0, h, w, l, &mut totals, None, None)
             .unwrap_err()
             .to_string();
         assert!(

@@ -118,6 +118,7 @@ fn everything(dtype: DType) -> Result<Vec<Vec<u32>>> {
     let mut dh = zeros_of(dtype, m * k);
     CpuStorage::linear_cross_entropy(
         &params,
+        1.0,
         x.view(),
         w.view(),
         labels.view(),

@@ -248,6 +248,7 @@ fn cross_entropy_of_16_bit_operands_has_f32_logits() -> Result<()> {
         let mut dh = zeros_of(hidden_type, rows * dim);
         CpuStorage::linear_cross_entropy(
             &params,
+            1.0,
             hidden.view(),
             weight.view(),
             targets.view(),
@@ -265,5 +266,62 @@ fn cross_entropy_of_16_bit_operands_has_f32_logits() -> Result<()> {
         assert!(of_dh <= 2.0 * u + 2e-6, "dhidden {what}: {of_dh:e}");
         assert!(of_dw <= u + 2e-6, "dweight {what}: {of_dw:e}");
     }
+    Ok(())
+}
+
+/// Each of 150,000 gradients of logits is 6.7e-6, a subnormal f16 with seven bits; scaled first, it has all of them.
+#[test]
+fn small_gradients_of_a_large_vocabulary_keep_their_digits_if_they_are_scaled_first() -> Result<()>
+{
+    let params = CrossEntropyParams {
+        ignore_index: -100,
+        label_smoothing: 0.0,
+        z_loss: 0.0,
+    };
+    let (rows, dim, vocab) = (4, 8, 150_000);
+    let labels: Vec<i64> = (0..rows as i64).map(|r| r * 31).collect();
+    let targets = Operand::i64(labels.clone(), rows);
+    let hidden = Operand::of(DType::F16, random(rows * dim, 1), (rows, dim));
+    let weight = Operand::of(DType::F32, random(vocab * dim, 2), (vocab, dim));
+    let rounded = wide(&widened(&stored(DType::F16, widened(&weight.storage))));
+    let (_, want_dh, want_dw) =
+        reference::linear_cross_entropy(&params, &hidden.wide(), &rounded, &labels, dim);
+    let errors = [1.0, 16384.0f32].map(|scale| -> Result<_> {
+        let [mut totals, mut dw] = [3, vocab * dim].map(garbage);
+        let mut dh = zeros_of(DType::F16, rows * dim);
+        CpuStorage::linear_cross_entropy(
+            &params,
+            scale,
+            hidden.view(),
+            weight.view(),
+            targets.view(),
+            &mut totals,
+            Some(&mut dh),
+            Some(&mut dw),
+        )?;
+        // Those of the labels, which are near -1, would hide the others.
+        let of_others = |all: &[f64]| all[dim * 1000..].to_vec();
+        let unscaled = |x: &CpuStorage| -> Vec<f64> {
+            wide(&widened(x))
+                .iter()
+                .map(|x| x / f64::from(scale))
+                .collect()
+        };
+        let error = |found: Vec<f64>, want: &[f64]| {
+            let square = |x: f64| x * x;
+            let off: f64 = found.iter().zip(want).map(|(a, b)| square(a - b)).sum();
+            (off / want.iter().copied().map(square).sum::<f64>()).sqrt()
+        };
+        Ok((
+            error(of_others(&unscaled(&dw)), &of_others(&want_dw)),
+            error(unscaled(&dh), &want_dh),
+        ))
+    });
+    let [plain, scaled] = errors;
+    let ((plain, _), (of_dw, of_dh)) = (plain?, scaled?);
+    let u = unit_roundoff(DType::F16);
+    assert!(plain > 2.0 * u, "nothing to gain: {plain:e}");
+    assert!(of_dw <= u + 2e-6, "dweight: {of_dw:e}");
+    assert!(of_dh <= 2.0 * u + 2e-6, "dhidden: {of_dh:e}");
     Ok(())
 }

@@ -12,7 +12,7 @@ use crate::device::{Backend, common_device, on_device};
 use crate::error::Result;
 use crate::fused::head::Head;
 use crate::fused::{alloc_like, expect_shape, finish};
-use crate::tape::record;
+use crate::tape::{loss_scale, record};
 use crate::tensor::Tensor;
 
 /// What [`linear_cross_entropy`] gives, all still on the device.
@@ -45,6 +45,7 @@ pub fn linear_cross_entropy(
     labels.expect_dtype(OP, DType::I64)?;
     let labels = labels.contiguous()?;
 
+    let scale = loss_scale(&[&hidden, &weight]);
     let mut totals = device.alloc(DType::F32, 3)?;
     let mut dhidden = hidden
         .is_tracked()
@@ -60,6 +61,7 @@ pub fn linear_cross_entropy(
         let dweight = dweight.as_mut().map(|out| out.of::<S>()).transpose()?;
         S::linear_cross_entropy(
             &params,
+            scale,
             hr.view()?,
             wr.view()?,
             lr.view()?,
@@ -76,7 +78,7 @@ pub fn linear_cross_entropy(
         let upstream = g.output();
         for (input, grad) in [dhidden, dweight].into_iter().enumerate() {
             if let Some(grad) = grad {
-                scale_in_place(&grad, 1.0, &upstream)?;
+                scale_in_place(&grad, 1.0 / scale, &upstream)?;
                 g.add(input, grad)?;
             }
         }

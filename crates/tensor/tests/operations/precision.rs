@@ -148,6 +148,36 @@ on_each_device! {
 }
 
 on_each_device! {
+    fn a_loss_scale_that_is_told_ahead_changes_no_f32_gradient_and_keeps_small_f16_ones(device) {
+        const SCALE: f32 = 4096.0;
+        let labels = Tensor::from_slice(&[3i64, -100, 7, 0], 4, device).unwrap();
+        let params = CrossEntropyParams { ignore_index: -100, label_smoothing: 0.0, z_loss: 0.0 };
+        let gradient = |dtype, is_told: bool| {
+            // Logits of 0 and 18: all but one of the probabilities are 1.5e-8, too little for an f16.
+            let mut head = vec![0.0f32; 50 * 16];
+            head[3 * 16] = 18.0;
+            let head = Parameter::new("head", Tensor::from_slice(&head, (50, 16), device).unwrap());
+            let hidden = Tensor::ones((4, 16), device).unwrap().to_dtype(dtype).unwrap();
+            let tape = Tape::new();
+            if is_told {
+                tape.set_loss_scale(SCALE);
+            }
+            let loss = fused::linear_cross_entropy(&hidden, &tape.watch(&head), &labels, params).unwrap();
+            tape.backward(&loss.sum.affine(SCALE.into(), 0.0).unwrap()).unwrap();
+            head.grad().unwrap().to_vec::<f32>().unwrap()
+        };
+        let plain = gradient(DType::F32, false);
+        assert!(relative_l2(&gradient(DType::F32, true), &plain) < 1e-6);
+        // Row 20 is nobody's label.
+        let of = |gradient: Vec<f32>| gradient[20 * 16];
+        assert!(of(plain.clone()) > 0.0);
+        assert_eq!(of(gradient(DType::F16, false)), 0.0);
+        let kept = of(gradient(DType::F16, true)) / of(plain);
+        assert!((kept - 1.0).abs() < 0.02, "{kept}");
+    }
+}
+
+on_each_device! {
     fn the_residual_stream_stays_f32(device) {
         let (stream, y) = (random(&[4, 8], 1, device), random(&[4, 8], 2, device));
         let (stream, y) = (Parameter::new("stream", stream), Parameter::new("y", y.to_dtype(DType::BF16).unwrap()));

@@ -31,12 +31,17 @@ kernels! {
         smoothing: f32,
         z_loss: f32,
         grad_dtype: u32,
+        grad_scale: f32,
+        reserved: u32,
     }
 }
 
-/// `totals` are the summed loss, the number of valid rows and the sum of `lse^2`; the gradients are those of the sum.
+/// `totals` are the summed loss, the number of valid rows and the sum of `lse^2`; the gradients are those of
+/// `grad_scale` times the sum.
+#[expect(clippy::too_many_arguments, reason = "those of the trait's method")]
 pub(crate) fn linear_cross_entropy(
     params: &CrossEntropyParams,
+    grad_scale: f32,
     hidden: View<TpuStorage>,
     weight: View<TpuStorage>,
     labels: View<TpuStorage>,
@@ -119,6 +124,7 @@ pub(crate) fn linear_cross_entropy(
             smoothing: params.label_smoothing,
             z_loss: params.z_loss,
             grad_dtype: code(grad.kind())?,
+            grad_scale,
             ..CrossEntropy::default()
         })?;
         let of_grad = Layout::contiguous((count, vocab));

@@ -39,6 +39,7 @@ fn check(rows: usize, dim: usize, vocab: usize, params: CrossEntropyParams, dtyp
         [&totals, &dhidden, &dweight].map(|host| upload(device, host));
     CpuStorage::linear_cross_entropy(
         &params,
+        1.0,
         (&hidden, &layouts[0]),
         (&weight, &layouts[1]),
         (&labels, &layouts[2]),
@@ -55,6 +56,7 @@ fn check(rows: usize, dim: usize, vocab: usize, params: CrossEntropyParams, dtyp
     );
     TpuStorage::linear_cross_entropy(
         &params,
+        1.0,
         views.0,
         views.1,
         views.2,
@@ -87,6 +89,7 @@ fn check(rows: usize, dim: usize, vocab: usize, params: CrossEntropyParams, dtyp
     // Without gradients the same loss.
     TpuStorage::linear_cross_entropy(
         &params,
+        1.0,
         views.0,
         views.1,
         views.2,
