@@ -252,6 +252,8 @@ fn require(
         }
         let options = groups.iter().find(|(name, _)| name.as_str() == *group);
         let options = options.map_or(&[][..], |(_, options)| options);
+        // What others begin with is nothing to choose.
+        let options: Vec<_> = options.iter().filter(|it| *it != "base").cloned().collect();
         problems.push(
             Diagnostic::new(format!("no {group} is chosen")).note(format!(
                 "choose one with {group}=OPTION: {}",

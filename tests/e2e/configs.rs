@@ -17,7 +17,11 @@ fn choices() -> Vec<String> {
                 continue;
             }
             let option = path.file_stem().expect("a file name").display();
-            found.push(format!("{}={option}", group.display()));
+            let option = option.to_string();
+            // What others begin with names nothing to run.
+            if option != "base" {
+                found.push(format!("{}={option}", group.display()));
+            }
         }
     }
     found

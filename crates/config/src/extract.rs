@@ -13,7 +13,7 @@ use crate::composition::Composition;
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::interpolation::resolve::Missing;
 use crate::origin::Origin;
-use crate::schema;
+use crate::schema::{self, Subject};
 use crate::value::{Map, Node, Value};
 
 /// A part of a composed configuration: a path, and what it configures.
@@ -101,8 +101,20 @@ impl<'a> Section<'a> {
     /// The section, resolved and checked against a schema.
     pub fn checked(&self, schema: &Schema) -> Result<Node, Diagnostics> {
         let node = self.resolved()?;
-        schema::check(&node, schema, &self.path, self.subject.as_deref())?;
+        let subject = Subject {
+            name: self.subject.as_deref(),
+            chosen_at: self.chosen_at(),
+        };
+        schema::check(&node, schema, &self.path, subject)?;
         Ok(node)
+    }
+
+    /// Where the key beside the section stands that chose what it configures.
+    fn chosen_at(&self) -> Option<&'a Origin> {
+        let around = self.path.strip_suffix(".kwargs")?;
+        let chosen = ["type", "url"].map(|key| self.composition.get(&schema::join(around, key)));
+        let chosen = chosen.into_iter().flatten().next()?;
+        Some(&chosen.origin)
     }
 
     fn resolved(&self) -> Result<Node, Diagnostics> {

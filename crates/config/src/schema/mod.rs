@@ -11,19 +11,30 @@ use rules::{
     MAX_REFERENCES, accepts_kind, check_count, check_range, fits, has_tag_of, is_only_null,
     not_an_option, tag, text_options, type_name, types,
 };
+use std::sync::Arc;
+
 use schemars::Schema;
 use serde_json::{Map as Json, Value};
 
 use crate::diagnostic::{Diagnostic, Diagnostics, nearest};
-use crate::origin::Place;
+use crate::origin::{Origin, Place};
 use crate::value::{Key, Node, Value as Tree};
 
-/// Checks `node`, which stands at `path`; `subject` names what it configures.
+/// What a part of the configuration configures.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Subject<'a> {
+    /// For messages: ``optimizer `adamw.AdamW` ``.
+    pub(crate) name: Option<&'a str>,
+    /// Where that was chosen, if a key beside the part has done it.
+    pub(crate) chosen_at: Option<&'a Origin>,
+}
+
+/// Checks `node`, which stands at `path`.
 pub(crate) fn check(
     node: &Node,
     schema: &Schema,
     path: &str,
-    subject: Option<&str>,
+    subject: Subject<'_>,
 ) -> Result<(), Diagnostics> {
     let root = schema.as_value();
     let checker = Checker { root, subject };
@@ -34,7 +45,7 @@ pub(crate) fn check(
 
 struct Checker<'a> {
     root: &'a Value,
-    subject: Option<&'a str>,
+    subject: Subject<'a>,
 }
 
 impl<'a> Checker<'a> {
@@ -297,6 +308,18 @@ impl<'a> Checker<'a> {
         if let Some(near) = nearest(key.as_str(), known.iter().copied()) {
             problem = problem.label(format!("did you mean `{near}`?"));
         }
+        // The options of another choice, which a config has inherited, or left standing when it changed the choice.
+        if let (Some(chosen_at), Place::File(layer)) = (self.subject.chosen_at, &child.origin.place)
+            && !matches!(&chosen_at.place, Place::File(other) if Arc::ptr_eq(&other.file, &layer.file))
+        {
+            problem = problem.note(format!(
+                "the choice is made {}, this option comes from {}: begin with a config that has no options, such as `base` \
+                 (`defaults: [base, _self_]`), or remove it with ~{}",
+                chosen_at.at(),
+                layer.file.path,
+                join(path, key.as_str()),
+            ));
+        }
         if known.is_empty() {
             problem.note("it takes no keys")
         } else {
@@ -305,7 +328,7 @@ impl<'a> Checker<'a> {
     }
 
     fn place(&self, path: &str) -> String {
-        match self.subject {
+        match self.subject.name {
             Some(subject) => format!(" for {subject}"),
             None if path.is_empty() => String::new(),
             None => format!(" in `{path}`"),

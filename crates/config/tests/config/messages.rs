@@ -462,6 +462,22 @@ fn mapping_and_list_do_not_merge() {
 }
 
 #[test]
+fn options_of_another_choice_say_where_they_come_from() {
+    let inherited = [
+        ("default.yaml", "defaults:\n  - optimizer: mine\n"),
+        (
+            "optimizer/mine.yaml",
+            "defaults:\n  - other\n  - _self_\ntype: adamw.AdamW\n",
+        ),
+        (
+            "optimizer/other.yaml",
+            "type: sgd.Sgd\nkwargs:\n  lr: 1\n  betas: [0.9, 0.95]\n  eps: 1e-8\n  weight_decay: 0.1\n  momentum: 0.9\n",
+        ),
+    ];
+    check("inherited_option", &inherited, &[], optimizer);
+}
+
+#[test]
 fn chain_of_choices_is_shown() {
     let files = [
         ("default.yaml", "defaults:\n  - trainer: lm\n"),
