@@ -360,10 +360,14 @@ impl Table {
     }
 }
 
-/// Compares the generated docs with what would be written, or writes them. `check` compares them by a test of that package.
+/// Compares the generated docs with what would be written, or writes them: by a test, built with the others, for any other
+/// program would be built with other features of what it depends on, and that anew.
 pub fn docs(write: bool) -> Result<()> {
-    let mode = if write { "" } else { "-- --check" };
-    cargo(&format!("run --package tt-docs --quiet {mode}"))
+    let mut command = command("test --workspace --quiet --test reference");
+    if write {
+        command.env("TT_UPDATE_DOCS", "1");
+    }
+    run(&mut command)
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! The reference of the configuration: `docs/configuration.md` and `docs/config.schema.json`.
 //!
 //! Both are generated from the typed configs, so a field's doc comment is its documentation and its range stands in
-//! one place. `cargo xtask docs` writes them; with `--check`, and in the tests, they are compared with what would be
-//! written now. A package of its own, since it is built from the whole workspace and `cargo xtask sdk` shall not be.
+//! one place. A test compares them with what would be written now, or writes them, if `cargo xtask docs` says so: built as the
+//! other tests are, it needs nothing built again. A package of its own, since it is built from the whole workspace and
+//! `cargo xtask sdk` shall not be.
 
 mod choices;
 mod defaults;
@@ -12,25 +13,8 @@ mod rows;
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use defaults::Defaults;
-
-fn main() -> ExitCode {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let done = match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        [] => write(),
-        ["--check"] => check(),
-        _ => Err("usage: cargo xtask docs [--check]".to_owned()),
-    };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(problem) => {
-            eprintln!("error: {problem}");
-            ExitCode::FAILURE
-        }
-    }
-}
 
 /// The files under `docs/`, with what they should hold.
 fn generated() -> [(PathBuf, String); 2] {
@@ -65,5 +49,9 @@ fn check() -> Result<(), String> {
 
 #[test]
 fn docs_are_current() {
-    check().unwrap();
+    let done = match std::env::var_os("TT_UPDATE_DOCS") {
+        Some(_) => write(),
+        None => check(),
+    };
+    done.unwrap();
 }
