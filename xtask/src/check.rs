@@ -59,6 +59,16 @@ fn run_steps(extent: Extent, table: &mut Table) -> Result<()> {
         }
     }
     ensure!(red.is_empty(), "tests failed: {}", red.join(", "));
+    if extent == Extent::Full {
+        // In a folder of its own: everything above would be built again.
+        table.step("tt-cpu with checked pointers and sums", || {
+            cargo(
+                "test --package tt-cpu --quiet --target-dir target/checked \
+                 --config profile.dev.package.tt-cpu.debug-assertions=true \
+                 --config profile.dev.package.tt-cpu.overflow-checks=true",
+            )
+        })?;
+    }
     table.step("tests in documentation", || {
         cargo("test --workspace --doc --quiet")
     })?;
