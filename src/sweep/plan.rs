@@ -127,7 +127,7 @@ impl SweepPlan {
         if self.resume == Resume::Never {
             return None;
         }
-        let earlier = output_dir.earlier_folders();
+        let earlier = output_dir.earlier_folders(notes);
         for folder in earlier.iter().filter(|folder| self.goes_on_in(folder)) {
             match RunDir::open(folder) {
                 Ok(opened) => {

@@ -68,4 +68,4 @@ pub use stream::write_window_bytes;
 pub use strict::{Allow, StrictError};
 pub use tensor::{HostTensor, TensorMap};
 pub use weights::Weights;
-pub use writer::{Saved, Writer};
+pub use writer::{Saved, Writer, recover};

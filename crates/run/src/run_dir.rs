@@ -228,6 +228,12 @@ fn locked(mut lock: File, path: &Path) -> Result<File, RunDirError> {
     }
 }
 
+/// Whether a run has ever begun in `folder`.
+pub(crate) fn holds_run(folder: &Path) -> bool {
+    let marks = [RESOLVED_CONFIG, "metrics.jsonl", "checkpoints"];
+    marks.iter().any(|name| folder.join(name).exists())
+}
+
 /// Where the run in `folder` keeps its checkpoints.
 pub fn checkpoints(folder: &Path) -> PathBuf {
     folder.join("checkpoints")
