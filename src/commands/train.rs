@@ -12,7 +12,7 @@ use tt_nn::ParamTree;
 use tt_run::ending::{advice, conclude};
 use tt_run::{Decision, Entered, HeldFolder, OutputDir, Resume, RunRequest, Start};
 use tt_tensor::Device;
-use tt_train::{Ending, StopFlag, TrainState};
+use tt_train::{Ending, StopFlag, TrainJob, TrainState};
 
 use crate::device::report_fallbacks;
 use crate::failure::Failure;
@@ -72,6 +72,9 @@ fn train(
     };
     let run_length = job::run_length(&setup, &data)?;
     let job = job::assemble(setup, composition, data, checkpoint, run_length, stop)?;
+    if let Some(checkpoint) = &job.resume {
+        warn_of_rates(&job, checkpoint)?;
+    }
     let size = size(&job.params);
     let prepared = job.prepare().map_err(job::classify)?;
     signal.save_first();
@@ -179,6 +182,19 @@ fn size(params: &ParamTree) -> String {
     } else {
         format!("{all} parameters, {} trained", millions(trained))
     }
+}
+
+/// Says where the learning rate jumps: a schedule over more steps, or another peak.
+fn warn_of_rates(job: &TrainJob, checkpoint: &Checkpoint) -> Result<(), Failure> {
+    let state = TrainState::read(checkpoint).map_err(Failure::request)?;
+    for (name, before, now) in state.rate_changes(&job.optimizers) {
+        let of = job.optimizers.qualified(name, "learning rate");
+        out::line(format!(
+            "warning: the {of} of step {} is {now:.3e}, and would have been {before:.3e} before the config changed",
+            state.step + 1
+        ));
+    }
+    Ok(())
 }
 
 /// Says what is not as it was when the checkpoint was made.

@@ -109,7 +109,12 @@ impl TrainJob {
         }
         let (mut tokens, mut cursor, mut validated) = (0, None, None);
         if let Some(checkpoint) = &resume {
-            let state = snapshot::restore(&mut training, &mut *trainer, checkpoint)?;
+            let state = snapshot::restore(
+                &mut training,
+                &mut *trainer,
+                checkpoint,
+                config.on_optimizer_change,
+            )?;
             if state.seed != seed {
                 let why = format!("made with seed {}, this run has {seed}", state.seed);
                 return Err(Error::State(why));

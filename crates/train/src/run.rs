@@ -23,7 +23,7 @@ use crate::error::{Error, Result};
 use crate::guard::{Cause, Verdict};
 use crate::job::{Ending, Outcome, Prepared};
 use crate::snapshot::snapshot;
-use crate::state::TrainState;
+use crate::state::{OptimizerState, TrainState};
 use crate::step::StepOutput;
 use crate::stop::StopFlag;
 use crate::training::Training;
@@ -332,6 +332,7 @@ impl Run {
             cursor: self.cursor,
             data: self.data.fingerprint().to_owned(),
             validated: self.validated,
+            optimizers: OptimizerState::of(&self.training.optimizers, self.training.step),
             base: None, // filled in with the parameters
             instruction_set: self.training.device.instruction_set().to_owned(),
             guard: self.training.guard.state(),
