@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use tt_collators::BuildCollator;
 use tt_config::Entry;
 use tt_data::OpenSource;
-use tt_metrics::BuildSink;
+use tt_metrics::{BuildSink, transcript};
 use tt_models::BuildModel;
 use tt_optimizers::BuildOptimizer;
 use tt_tensor::Isa;
@@ -109,6 +109,7 @@ impl App {
             out::error_line(&failure);
             failure.exit_code()
         });
+        transcript::end();
         tt_launch::worker::set_exit_code(code);
         code
     }

@@ -7,10 +7,13 @@ use tt_checkpoint::Checkpoint;
 use tt_collators::Pipeline;
 use tt_config::{Composition, Missing, Node};
 use tt_launch::{StopSignal, worker};
+use tt_metrics::transcript::{self, CONSOLE_LOG};
 use tt_metrics::{Jsonl, Metrics, RunInfo, Sink, Truncation};
 use tt_nn::ParamTree;
-use tt_run::ending::{advice, conclude};
-use tt_run::{Decision, Entered, HeldFolder, OutputDir, Resume, RunRequest, Start};
+use tt_run::ending::{advice, command_line, conclude};
+use tt_run::{
+    Decision, Entered, HeldFolder, OutputDir, Resume, RunDir, RunRequest, Segment, Start,
+};
 use tt_tensor::Device;
 use tt_train::{Ending, StopFlag, TrainJob, TrainState};
 
@@ -88,7 +91,13 @@ fn train(
         out::line(format!("moved the earlier run to {}", aside.display()));
     }
     worker::set_run_folder(run_dir.path()).map_err(Failure::run)?;
-    run.config = tt_run::record(composition, &run_dir)?;
+    keep_transcript(&run_dir, arguments);
+    let segment = Segment {
+        first_step: first_step + 1,
+        instruction_set: Some(device.instruction_set().to_owned()),
+        ..Segment::default()
+    };
+    run.config = tt_run::record(composition, &run_dir, segment)?;
     run.id = run_dir.id().map_err(Failure::run)?;
     run.dir = run_dir.path().to_owned();
     run_dir
@@ -139,6 +148,18 @@ fn decide(composition: &Composition, setup: &Setup) -> Result<(Decision, HeldFol
         max_steps: setup.trainer_config.max_steps,
     };
     tt_run::decide_and_hold(&request).map_err(Failure::request)
+}
+
+/// What was printed so far and will be goes to a file in the folder too; without one the run is no worse.
+fn keep_transcript(run_dir: &RunDir, arguments: &[String]) {
+    let path = run_dir.path().join(CONSOLE_LOG);
+    let header = format!("$ {}", command_line(arguments));
+    if let Err(error) = transcript::begin(&path, &header) {
+        out::error_line(format_args!(
+            "warning: cannot write {}: {error}; the run goes on without it",
+            path.display()
+        ));
+    }
 }
 
 /// The record of the run, cut back to the step it goes on from, and its sinks, told of both.

@@ -102,3 +102,67 @@ fn what_is_no_run_folder_is_refused_by_name() {
         assert_eq!(place.run(args).with_code(2).stderr, error);
     }
 }
+
+/// A run of four steps whose rate was changed on purpose after two.
+fn two_segments(place: &Place) -> RunFolder {
+    let run = trained(place, "run", &["lr=5e-3"]);
+    place
+        .run_nano(&["trainer.max_steps=4", "resume=run", "lr=1e-3"])
+        .with_code(0);
+    run
+}
+
+#[test]
+fn inspect_shows_what_each_start_of_a_run_asked_for() {
+    let place = Place::new();
+    two_segments(&place);
+    let shown = place.run(&["inspect", "run"]).with_code(0).stdout;
+    let lines: Vec<_> = shown.lines().filter(|line| line.starts_with("steps")).collect();
+    let [first, second] = lines[..] else {
+        panic!("{shown}");
+    };
+    assert!(first.contains(" 1-1  ") && first.ends_with("lr=5e-3"), "{first}");
+    assert!(second.contains(" 2-  ") && second.ends_with("lr=1e-3"), "{second}");
+    assert!(shown.contains("            lr: 0.005 -> 0.001\n"), "{shown}");
+}
+
+#[test]
+fn a_rerun_of_a_run_whose_config_changed_says_so_and_each_segment_can_be_made_again() {
+    let place = Place::new();
+    let run = two_segments(&place);
+    let rerun = |of: &str, into: &str| {
+        let into = format!("hydra.run.dir={into}");
+        place.run(&["--experimental-rerun", of, &into]).with_code(0)
+    };
+    let warning = "ran under another config up to step 1: lr: 0.005 -> 0.001";
+    rerun("run", "whole").complains(warning);
+    let first = rerun("run/segments/001", "first");
+    assert!(!first.stderr.contains("warning"), "{}", first.stderr);
+    let again = RunFolder(place.path().join("first"));
+    assert_eq!(again.timeless_rows()[0], run.timeless_rows()[0]);
+}
+
+#[test]
+fn a_run_keeps_what_it_printed_on_both_streams_over_all_its_starts() {
+    let place = Place::new();
+    let run = two_segments(&place);
+    let log = run.read("console.log");
+    for printed in ["$ tpu-train +model=qwen2", "lr=1e-3\n", "resuming ", "step 4/4", "continue    "] {
+        assert!(log.contains(printed), "no {printed} in:\n{log}");
+    }
+    assert_eq!(log.matches("$ tpu-train").count(), 2, "{log}");
+
+    // An error that ends it, on standard error.
+    let failed = place.run_nano(&["hydra.run.dir=bad", "lr=1e30", "trainer.max_steps=20"]);
+    let failed = failed.with_code(1);
+    let log = RunFolder(place.path().join("bad")).read("console.log");
+    assert!(failed.stderr.contains("error: ") && log.contains(&failed.stderr), "{log}");
+
+    // A run is no worse without it.
+    let folder = place.path().join("barred");
+    std::fs::create_dir_all(folder.join("console.log")).expect("made");
+    place
+        .run_nano(&["trainer.max_steps=1", "hydra.run.dir=barred"])
+        .with_code(0)
+        .complains("the run goes on without it");
+}

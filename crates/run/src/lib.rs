@@ -36,6 +36,7 @@ pub mod quote;
 mod record;
 pub mod run_dir;
 mod same_run;
+mod segments;
 
 pub use decide::{ResumeError, decide, decide_and_hold};
 pub use decision::{Decision, Entered, FolderChoice, HeldFolder, Resume, RunRequest, Start};
@@ -43,3 +44,4 @@ pub use output_dir::OutputDir;
 pub use record::{RecordError, RecordedRun, record};
 pub use run_dir::{RunDir, RunDirError};
 pub use same_run::{Difference, same_run};
+pub use segments::{RecordedSegment, Segment, segments};

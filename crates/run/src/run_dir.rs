@@ -8,7 +8,9 @@
 //!   run_id                                 what sinks know the run by, as long as the folder lives
 //!   started_from                           the `resume=PATH` it began from, if it did
 //!   environment.json                       version, git hash, machine
+//!   segments/001/ ...                      the same of each start: see `segments`
 //!   metrics.jsonl  summary.json            what happened; a summary only once the run has finished
+//!   console.log                            what it printed
 //!   device.log                             what a TPU's libraries print
 //!   checkpoints/step-00000500/             Hugging Face layout and trainer state
 //!   .lock                                  held by the process at work; names it
