@@ -16,6 +16,7 @@ use crate::cli::{self, Request};
 use crate::commands::{ROOT_CONFIG, Work, show};
 use crate::completion;
 use crate::configs;
+use crate::defaults;
 use crate::failure::Failure;
 use crate::hydra_help;
 use crate::invocation::Invocation;
@@ -174,6 +175,7 @@ impl App {
                         for note in migration::apply(&mut composition, &self.plugins) {
                             out::error_line(format_args!("note: {note}"));
                         }
+                        defaults::apply(&mut composition);
                         run(Invocation {
                             plugins: self.plugins,
                             composition,

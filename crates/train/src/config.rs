@@ -34,8 +34,8 @@ pub struct TrainerConfig {
     /// Rows of an optimizer step. Rows beyond `micro_batch_size` are handled one micro-batch after the other.
     #[schemars(range(min = 1))]
     pub global_batch_size: usize,
-    /// Rows held in memory at once; divides `global_batch_size`.
-    #[schemars(range(min = 1))]
+    /// Rows held in memory at once; divides `global_batch_size`. Null: the largest divisor of it that is at most 4.
+    #[schemars(with = "Option<usize>", range(min = 1))]
     pub micro_batch_size: usize,
     /// Steps between checkpoints; null: only at the end.
     #[serde(default)]
