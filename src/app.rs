@@ -105,6 +105,9 @@ impl App {
     pub fn run(self, args: impl IntoIterator<Item = OsString>) -> ExitCode {
         program::set(self.program);
         let begun = tt_launch::begin().map_err(Failure::run);
+        if tt_launch::worker::is_worker() {
+            program::works_for(std::os::unix::process::parent_id());
+        }
         let done = begun.and_then(|()| self.try_run(args));
         let code = done.unwrap_or_else(|failure| {
             out::error_line(&failure);

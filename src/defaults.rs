@@ -5,8 +5,14 @@ use tt_config::{Composition, Missing, Value};
 /// Rows in memory at once where nobody says how many: what a small machine holds of a small model.
 const MOST_ROWS: i128 = 4;
 
-/// Gives the keys that are null there, and mean that they follow another, their values.
+/// Gives the keys that follow another, and are null for that, their values.
 pub(crate) fn apply(composition: &mut Composition) {
+    // `model/adapter=none` is a file without a key.
+    let adapter = "model.adapter";
+    let chosen = composition.get(adapter).and_then(|node| node.as_map());
+    if chosen.is_some_and(|map| map.is_empty()) {
+        composition.set(adapter, Value::Null);
+    }
     let [micro, global] = ["trainer.micro_batch_size", "trainer.global_batch_size"];
     if composition.get(micro).is_some_and(|node| node.is_null()) {
         let global = composition.resolved(global, Missing::Keep);

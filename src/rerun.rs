@@ -33,7 +33,10 @@ pub(crate) fn composer(folder: &Path) -> Result<Composer, Failure> {
 
 /// A run whose config changed on the way cannot be made again by one config.
 fn warn_of_segments(run: &Path) {
-    let segments: Vec<_> = segments(run).into_iter().filter(|it| !it.is_gone()).collect();
+    let segments: Vec<_> = segments(run)
+        .into_iter()
+        .filter(|it| !it.is_gone())
+        .collect();
     let Some(last) = segments.last() else {
         return;
     };

@@ -179,7 +179,9 @@ fn segment_line(recorded: &RecordedSegment) -> String {
     let known = known.into_iter().flatten().map(String::as_str);
     let place: Vec<_> = known.collect();
     let (place, overrides) = (place.join(" "), recorded.overrides().join(" "));
-    format!("{steps}  {place}  {overrides}").trim_end().to_owned()
+    format!("{steps}  {place}  {overrides}")
+        .trim_end()
+        .to_owned()
 }
 
 /// What was chosen for each config group, Hydra's own groups left out.

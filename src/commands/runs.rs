@@ -35,7 +35,7 @@ pub(crate) fn run(folders: &[String], options: &Options) -> Result<ExitCode, Fai
     } else if runs.is_empty() {
         out::line("no runs");
     } else {
-        out::line(table(&runs));
+        out::text(table(&runs));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -160,7 +160,9 @@ impl RunsOrder {
 fn table(runs: &[RunSummary]) -> Table {
     let (text, figure) = (Column::left(), Column::right());
     let mut table = Table::new([text, text, figure, figure, figure, figure, text]);
-    table.row(["run", "state", "step", "loss", "val_loss", "tokens/s", "name"]);
+    table.row([
+        "run", "state", "step", "loss", "val_loss", "tokens/s", "name",
+    ]);
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     let loss = |loss: Option<f64>| or_dash(loss.map(|loss| format!("{loss:.4}")));
     for run in runs {

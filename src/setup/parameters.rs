@@ -6,9 +6,7 @@ use tt_checkpoint::{Checkpoint, SavedAdapter};
 use tt_models::Model;
 use tt_nn::ParamTree;
 use tt_tensor::{Device, Seed};
-use tt_train::{
-    Adapted, Base, BaseOrigin, TrainState, draw_base, load_adapter, load_params,
-};
+use tt_train::{Adapted, Base, BaseOrigin, TrainState, draw_base, load_adapter, load_params};
 
 use crate::failure::Failure;
 use crate::out;

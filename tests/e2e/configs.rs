@@ -56,7 +56,11 @@ fn a_batch_size_alone_is_enough() {
             folder,
         ];
         place.run(&command).with_code(0);
-        let run = RunFolder(place.path().join(folder.trim_start_matches("hydra.run.dir=")));
+        let run = RunFolder(
+            place
+                .path()
+                .join(folder.trim_start_matches("hydra.run.dir=")),
+        );
         run.json("resolved_config.json")["trainer"]["micro_batch_size"].clone()
     };
     assert_eq!(run("trainer.global_batch_size=2", "hydra.run.dir=two"), 2);

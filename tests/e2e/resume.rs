@@ -464,7 +464,12 @@ fn another_optimizer_does_not_take_over_the_state_of_the_one_before() {
         serde_json::from_str(&std::fs::read_to_string(state).expect("a state")).expect("JSON");
     assert_eq!(state["optimizers"][0]["type"], "lion.Lion");
     assert_eq!(state["optimizer_steps"], 2);
-    let longer = ["trainer.max_steps=5", "trainer/optimizer=lion", "resume=run", fresh];
+    let longer = [
+        "trainer.max_steps=5",
+        "trainer/optimizer=lion",
+        "resume=run",
+        fresh,
+    ];
     place.run_nano(&longer).with_code(0);
     let state = run.final_checkpoint().join("trainer_state/state.json");
     let state = std::fs::read_to_string(state).expect("a state");
@@ -477,7 +482,12 @@ fn a_longer_schedule_says_where_the_rate_jumps() {
     let run = |steps| {
         let warmup = "trainer.lr_scheduler.num_warmup_steps=0";
         place
-            .run_nano(&[steps, "hydra.run.dir=run", "trainer/lr_scheduler=linear", warmup])
+            .run_nano(&[
+                steps,
+                "hydra.run.dir=run",
+                "trainer/lr_scheduler=linear",
+                warmup,
+            ])
             .with_code(0)
     };
     let first = run("trainer.max_steps=4");

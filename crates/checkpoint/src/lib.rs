@@ -61,7 +61,7 @@ pub use data_file::write_tensors;
 pub use error::{Damage, Error, Problem, Result, SourceError};
 pub use export::save_model;
 pub use layout::Snapshot;
-pub use reader::{Checkpoint, Latest, latest};
+pub use reader::{Checkpoint, Latest, holds_checkpoints, latest};
 pub use safetensors::Dtype;
 pub use source::{LazyTensor, TensorSource};
 pub use stream::write_window_bytes;

@@ -130,7 +130,9 @@ impl Writing {
     fn send(&mut self, text: &str) -> bool {
         let text = match self.num_lost {
             0 => text.to_owned(),
-            lost => format!("[{lost} texts are missing here: they could not be written in time]\n{text}"),
+            lost => format!(
+                "[{lost} texts are missing here: they could not be written in time]\n{text}"
+            ),
         };
         match self.texts.try_send(text) {
             Ok(()) => self.num_lost = 0,

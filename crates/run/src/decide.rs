@@ -209,10 +209,7 @@ fn holds_same_run(folder: &Path, request: &RunRequest) -> Result<bool, ResumeErr
     Ok(config.is_some_and(|config| same_run(&config, request.config)))
 }
 
-fn auto_in_given_folder(
-    folders: &mut Folders,
-    request: &RunRequest,
-) -> Result<Start, ResumeError> {
+fn auto_in_given_folder(folders: &mut Folders, request: &RunRequest) -> Result<Start, ResumeError> {
     let path = request.output_dir.path;
     if !run_dir::holds_run(path) {
         RunDir::check_free(path)?;

@@ -24,6 +24,8 @@ use std::hash::{BuildHasher, Hasher};
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
+use crate::program;
+
 /// How a run ended: there only once it has.
 pub const SUMMARY: &str = "summary.json";
 
@@ -112,7 +114,7 @@ impl RunDir {
         let mut lock = locked(lock, &path)?;
         lock.set_len(0)
             .and_then(|()| lock.rewind())
-            .and_then(|()| write!(lock, "{}", std::process::id()))
+            .and_then(|()| write!(lock, "{}", program::process()))
             .map_err(failed)?;
         Ok(Self { path, _lock: lock })
     }
@@ -241,11 +243,16 @@ pub fn checkpoints(folder: &Path) -> PathBuf {
     folder.join("checkpoints")
 }
 
-/// The folder of the weights that `path` means: the newest checkpoint's, if it is a run's, else itself.
+/// The folder of the weights that `path` means: the newest checkpoint's, if it is a run's or that of its checkpoints, else
+/// itself.
 pub fn weights_folder(path: &Path) -> Result<PathBuf, RunDirError> {
-    let checkpoints = checkpoints(path);
+    let mut checkpoints = checkpoints(path);
     if !checkpoints.is_dir() {
-        return Ok(path.to_owned());
+        // A folder of nothing but checkpoints, whatever it is called.
+        if !tt_checkpoint::holds_checkpoints(path)? {
+            return Ok(path.to_owned());
+        }
+        checkpoints = path.to_owned();
     }
     match tt_checkpoint::latest(&checkpoints)?.checkpoint {
         Some(checkpoint) => Ok(checkpoint.dir().to_owned()),

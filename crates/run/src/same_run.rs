@@ -198,7 +198,12 @@ mod tests {
         let found = differences(&old, &new);
         let refused = found.iter().filter(|one| one.is_refused());
         let refused: Vec<_> = refused.map(|one| one.key.as_str()).collect();
-        let expected = ["lr", "data.sequence_length", "device.type", "trainer.sample_rate"];
+        let expected = [
+            "lr",
+            "data.sequence_length",
+            "device.type",
+            "trainer.sample_rate",
+        ];
         assert_eq!(refused, expected);
     }
 

@@ -61,7 +61,9 @@ impl RecordedSegment {
 
     /// What was asked for.
     pub fn overrides(&self) -> Vec<String> {
-        RecordedRun::at(&self.folder).overrides().unwrap_or_default()
+        RecordedRun::at(&self.folder)
+            .overrides()
+            .unwrap_or_default()
     }
 }
 

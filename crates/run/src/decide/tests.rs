@@ -311,7 +311,10 @@ fn a_run_whose_only_checkpoint_lacks_its_name_goes_on() {
     };
     let (decision, _held) = decide_and_hold(&request).unwrap();
     let start = started(decision);
-    assert_eq!((start.folder.path(), start.first_step()), (run.as_path(), 3));
+    assert_eq!(
+        (start.folder.path(), start.first_step()),
+        (run.as_path(), 3)
+    );
 }
 
 #[test]
@@ -327,24 +330,41 @@ fn another_experiment_does_not_go_on_in_a_named_folder() {
         let before = fs::read_dir(&run).unwrap().count();
         let error = decide_and_hold(&in_folder(&run, &other, Resume::Auto)).unwrap_err();
         let text = error.to_string();
-        for said in ["lr: 0.1 -> 0.2", "model: (absent) -> ", "resume=none", "hydra.run.dir="] {
+        for said in [
+            "lr: 0.1 -> 0.2",
+            "model: (absent) -> ",
+            "resume=none",
+            "hydra.run.dir=",
+        ] {
             assert!(text.contains(said), "{text}");
         }
-        assert!(text.contains(&format!("resume={}", run.display())), "{text}");
+        assert!(
+            text.contains(&format!("resume={}", run.display())),
+            "{text}"
+        );
         assert!(!text.contains("max_steps: 3"), "{text}");
         assert_eq!(fs::read_dir(&run).unwrap().count(), before);
 
         // On purpose it does.
         let named = in_folder(&run, &other, Resume::From(run.clone()));
         let start = started(decide(&named).unwrap());
-        assert!(start.messages.contains(&"config changed since: lr: 0.1 -> 0.2".to_owned()));
+        assert!(
+            start
+                .messages
+                .contains(&"config changed since: lr: 0.1 -> 0.2".to_owned())
+        );
     }
 }
 
 #[test]
 fn a_run_that_never_saved_stands_in_nobodys_way() {
     let root = tempfile::tempdir().unwrap();
-    let run = leave_run(root.path(), "2026-01-01/00-00-00", &json!({"lr": 0.1}), None);
+    let run = leave_run(
+        root.path(),
+        "2026-01-01/00-00-00",
+        &json!({"lr": 0.1}),
+        None,
+    );
     let other = json!({"lr": 0.2});
     let request = in_folder(&run, &other, Resume::Auto);
     let (decision, held) = decide_and_hold(&request).unwrap();
@@ -373,7 +393,10 @@ fn a_config_that_cannot_be_read_is_not_taken_for_another() {
 
     fs::remove_file(run.join(RESOLVED_CONFIG)).unwrap();
     let error = decide(&in_folder(&run, &config, Resume::Auto)).unwrap_err();
-    assert!(error.to_string().contains("has no resolved_config"), "{error}");
+    assert!(
+        error.to_string().contains("has no resolved_config"),
+        "{error}"
+    );
     let named = decide(&in_folder(&run, &config, Resume::From(run.clone())));
     assert_eq!(started(named.unwrap()).first_step(), 3);
 }
