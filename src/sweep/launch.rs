@@ -69,12 +69,13 @@ impl Launcher<'_> {
         let mut running: Pool<&SweepJob> = Pool::new(self.plan.n_jobs);
         let (mut is_stopping, mut has_failed) = (false, !refused.is_empty());
         let stops = self.plan.config.on_failure == OnFailure::Stop;
+        let is_halted = |is_stopping, has_failed| is_stopping || (stops && has_failed);
         loop {
             if !is_stopping && (self.stop.is_requested() || (stops && has_failed)) {
                 is_stopping = true;
                 running.stop();
             }
-            while !is_stopping && !(stops && has_failed) && running.has_room() {
+            while !is_halted(is_stopping, has_failed) && running.has_room() {
                 let Some(job) = waiting.pop_front() else {
                     break;
                 };
@@ -90,7 +91,7 @@ impl Launcher<'_> {
                     }
                 }
             }
-            let is_over = is_stopping || (stops && has_failed) || waiting.is_empty();
+            let is_over = is_halted(is_stopping, has_failed) || waiting.is_empty();
             if running.is_empty() && is_over {
                 return Ok(states);
             }

@@ -111,7 +111,8 @@ pub(crate) fn differences(old: &Value, new: &Value) -> Vec<Difference> {
     });
     // Versions differ in the keys that they know; null asks nothing of one.
     let is_null = |value: &Option<Value>| value.as_ref().is_none_or(Value::is_null);
-    found.retain(|one| !one.is_in(&LEFT_OUT) && !(is_null(&one.old) && is_null(&one.new)));
+    let is_nothing = |one: &Difference| is_null(&one.old) && is_null(&one.new);
+    found.retain(|one| !one.is_in(&LEFT_OUT) && !is_nothing(one));
     found
 }
 
