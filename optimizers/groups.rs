@@ -12,6 +12,8 @@ pub const MAIN: &str = "main";
 /// An optimizer with its schedule.
 pub struct Scheduled {
     pub name: String,
+    /// Its type as the table of optimizers calls it.
+    pub kind: String,
     pub optimizer: Box<dyn Optimizer>,
     pub schedule: Schedule,
 }
@@ -24,6 +26,7 @@ impl Optimizers {
     pub fn single(optimizer: impl Optimizer + 'static, schedule: Schedule) -> Self {
         Self(vec![Scheduled {
             name: MAIN.to_owned(),
+            kind: String::new(),
             optimizer: Box::new(optimizer),
             schedule,
         }])
@@ -32,6 +35,11 @@ impl Optimizers {
     /// Several, of which no two have the same name.
     pub fn new(all: Vec<Scheduled>) -> Self {
         Self(all)
+    }
+
+    /// The type of each, by name.
+    pub fn kinds(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|it| (it.name.as_str(), it.kind.as_str()))
     }
 
     /// The rate of each at step `step`, counted from 0, by name.

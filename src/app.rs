@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use tt_collators::BuildCollator;
 use tt_config::Entry;
 use tt_data::OpenSource;
-use tt_metrics::BuildSink;
+use tt_metrics::{BuildSink, transcript};
 use tt_models::BuildModel;
 use tt_optimizers::BuildOptimizer;
 use tt_tensor::Isa;
@@ -16,6 +16,7 @@ use crate::cli::{self, Request};
 use crate::commands::{ROOT_CONFIG, Work, show};
 use crate::completion;
 use crate::configs;
+use crate::defaults;
 use crate::failure::Failure;
 use crate::hydra_help;
 use crate::invocation::Invocation;
@@ -104,11 +105,15 @@ impl App {
     pub fn run(self, args: impl IntoIterator<Item = OsString>) -> ExitCode {
         program::set(self.program);
         let begun = tt_launch::begin().map_err(Failure::run);
+        if tt_launch::worker::is_worker() {
+            program::works_for(std::os::unix::process::parent_id());
+        }
         let done = begun.and_then(|()| self.try_run(args));
         let code = done.unwrap_or_else(|failure| {
             out::error_line(&failure);
             failure.exit_code()
         });
+        transcript::end();
         tt_launch::worker::set_exit_code(code);
         code
     }
@@ -173,6 +178,7 @@ impl App {
                         for note in migration::apply(&mut composition, &self.plugins) {
                             out::error_line(format_args!("note: {note}"));
                         }
+                        defaults::apply(&mut composition);
                         run(Invocation {
                             plugins: self.plugins,
                             composition,

@@ -63,11 +63,25 @@ pub(crate) enum Info {
 /// What some commands take besides overrides.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Options {
-    /// Of `plan`, `diff` and `doctor`: print JSON.
+    /// Of `plan`, `diff`, `doctor` and `runs`: print JSON.
     pub(crate) json: bool,
     /// Of `plan`: what the run may take; `None`: what the machine has.
     pub(crate) memory_bytes: Option<u64>,
     pub(crate) diff: DiffOptions,
+    /// Of `runs`.
+    pub(crate) sort: RunsOrder,
+}
+
+/// What runs are listed by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum RunsOrder {
+    #[default]
+    Run,
+    State,
+    Step,
+    Loss,
+    ValLoss,
+    Speed,
 }
 
 /// What the command line may say of the variants.

@@ -3,6 +3,7 @@
 use tt_config::{Composer, Composition, Diagnostics};
 
 use crate::args::Options;
+use crate::defaults;
 use crate::migration;
 use crate::plugins::Plugins;
 
@@ -24,6 +25,7 @@ impl Invocation {
         let overrides = [self.overrides.as_slice(), more].concat();
         let mut composition = self.composer.compose(&overrides)?;
         migration::apply(&mut composition, &self.plugins);
+        defaults::apply(&mut composition);
         Ok(Self {
             composition,
             plugins: self.plugins.clone(),

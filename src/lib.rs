@@ -23,6 +23,7 @@ mod commands;
 mod completion;
 mod config;
 mod configs;
+mod defaults;
 mod device;
 mod failure;
 mod hydra_help;

@@ -10,9 +10,10 @@ use std::path::Path;
 use anyhow::anyhow;
 use tt_config::{Composer, Composition, Value};
 use tt_run::ending::RERUN_FLAG;
-use tt_run::{RecordedRun, program};
+use tt_run::{RecordedRun, program, segments};
 
 use crate::failure::Failure;
+use crate::out;
 
 /// What composes the config recorded in `folder`: a run folder, or the records in it.
 pub(crate) fn composer(folder: &Path) -> Result<Composer, Failure> {
@@ -23,10 +24,36 @@ pub(crate) fn composer(folder: &Path) -> Result<Composer, Failure> {
             "{RERUN_FLAG}: {folder} is not a run folder: it has no .hydra/config.yaml"
         )));
     };
+    warn_of_segments(run.folder());
     Ok(Composer::new("config")
         .job_name(program::running().name)
         .directory("rerun", records)
         .applied(run.overrides()?))
+}
+
+/// A run whose config changed on the way cannot be made again by one config.
+fn warn_of_segments(run: &Path) {
+    let segments: Vec<_> = segments(run)
+        .into_iter()
+        .filter(|it| !it.is_gone())
+        .collect();
+    let Some(last) = segments.last() else {
+        return;
+    };
+    for earlier in &segments[..segments.len() - 1] {
+        let differences = last.differences(earlier);
+        if differences.is_empty() {
+            continue;
+        }
+        let listed: Vec<_> = differences.iter().map(ToString::to_string).collect();
+        out::error_line(format_args!(
+            "warning: {} ran under another config up to step {}: {}; this does again what it asked for last, {RERUN_FLAG} {} what it asked for then",
+            run.display(),
+            earlier.last_step.unwrap_or_default(),
+            listed.join(", "),
+            earlier.folder.display(),
+        ));
+    }
 }
 
 /// Takes over what composing cannot find out, and keeps the run from going on with an earlier one.

@@ -5,7 +5,7 @@ use tt_report::number;
 use tt_run::ending::RERUN_FLAG;
 
 use super::usage::UsageError;
-use crate::args::{Args, Info, Show};
+use crate::args::{Args, Info, RunsOrder, Show};
 use crate::commands::diff;
 use crate::shell::Completion;
 
@@ -28,12 +28,23 @@ pub(super) const A: &str = "--a";
 pub(super) const B: &str = "--b";
 pub(super) const TOLERANCE: &str = "--tolerance";
 pub(super) const MARKDOWN: &str = "--markdown";
+pub(super) const SORT: &str = "--sort";
 
 /// What a flag's value is called that is an override.
 const OVERRIDE: &str = "OVERRIDE";
 
 /// Flags that Hydra does not have.
-const OWN: &[&str] = &["--version", MEMORY, JSON, MERGE, A, B, TOLERANCE, MARKDOWN];
+const OWN: &[&str] = &[
+    "--version",
+    MEMORY,
+    JSON,
+    MERGE,
+    A,
+    B,
+    TOLERANCE,
+    MARKDOWN,
+    SORT,
+];
 
 /// A short form may have two letters, as in Hydra; so switches cannot be bundled.
 pub(super) const FLAGS: &[Flag] = &[
@@ -170,7 +181,7 @@ pub(super) const FLAGS: &[Flag] = &[
         long: JSON,
         short: None,
         value: None,
-        about: "With plan, diff and doctor: print JSON",
+        about: "With plan, diff, doctor and runs: print JSON",
         set: |args, _| {
             args.options.json = true;
             Ok(())
@@ -216,6 +227,24 @@ pub(super) const FLAGS: &[Flag] = &[
         about: "With diff: also write the report to this file, as Markdown",
         set: |args, value| {
             args.options.diff.markdown = Some(value.into());
+            Ok(())
+        },
+    },
+    Flag {
+        long: SORT,
+        short: None,
+        value: Some("run|state|step|loss|val_loss|speed"),
+        about: "With runs: what they are listed by [default: run]",
+        set: |args, value| {
+            args.options.sort = match value.as_str() {
+                "run" => RunsOrder::Run,
+                "state" => RunsOrder::State,
+                "step" => RunsOrder::Step,
+                "loss" => RunsOrder::Loss,
+                "val_loss" => RunsOrder::ValLoss,
+                "speed" => RunsOrder::Speed,
+                _ => return Err(BadValue("run, state, step, loss, val_loss or speed")),
+            };
             Ok(())
         },
     },

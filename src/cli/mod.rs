@@ -13,10 +13,10 @@ use std::ffi::OsString;
 use tt_config::nearest;
 use tt_run::ending::RERUN_FLAG;
 
-use crate::args::{Args, Show};
+use crate::args::{Args, RunsOrder, Show};
 use crate::commands::{self, Command};
 use crate::shell::Completion;
-use flags::{A, B, JSON, MARKDOWN, MEMORY, TOLERANCE, flag_named};
+use flags::{A, B, JSON, MARKDOWN, MEMORY, SORT, TOLERANCE, flag_named};
 
 pub(crate) use flags::{flags, hydra_flags, takes_override, values_after};
 pub(crate) use help::help;
@@ -150,7 +150,9 @@ fn request(args: Args, command: &'static Command) -> Result<Request, UsageError>
         commands::PLAN.name,
         commands::DIFF.name,
         commands::DOCTOR.name,
+        commands::RUNS.name,
     ];
+    const RUNS: &[&str] = &[commands::RUNS.name];
     for (flag, owners, is_given) in [
         ("--multirun", TRAIN, args.multirun),
         (RERUN_FLAG, TRAIN, args.rerun.is_some()),
@@ -160,6 +162,7 @@ fn request(args: Args, command: &'static Command) -> Result<Request, UsageError>
         (B, DIFF, args.options.diff.b.is_some()),
         (TOLERANCE, DIFF, args.options.diff.tolerance.is_some()),
         (MARKDOWN, DIFF, args.options.diff.markdown.is_some()),
+        (SORT, RUNS, args.options.sort != RunsOrder::default()),
     ] {
         let command = command.name;
         if is_given && !owners.contains(&command) {

@@ -11,7 +11,7 @@ use serde_json::{Map, Value as Json};
 use tt_config::Node;
 use tt_metrics::last_row_with;
 use tt_run::run_dir::{self, RESOLVED_CONFIG, SUMMARY};
-use tt_run::{RecordedRun, program};
+use tt_run::{RecordedRun, RecordedSegment, program, segments};
 
 use crate::args::Options;
 use crate::failure::Failure;
@@ -130,6 +130,18 @@ fn summary(run: &Run) -> Result<String, Failure> {
     row("choices", choices(&run.recorded)?.join(" "));
     row("overrides", run.overrides.join(" "));
 
+    if let Some(origin) = run_dir::origin(folder) {
+        row("began from", origin.display().to_string());
+    }
+    let segments = segments(folder);
+    for (nth, segment) in segments.iter().enumerate() {
+        let before = nth.checked_sub(1).map(|before| &segments[before]);
+        row("steps", segment_line(segment));
+        for difference in before.map_or_else(Vec::new, |before| segment.differences(before)) {
+            row("", difference.to_string());
+        }
+    }
+
     for key in ["loss", "val_loss"] {
         if let Some(last) = last_row_with(&folder.join("metrics.jsonl"), key) {
             row(key, format!("{} at step {}", last[key], last["step"]));
@@ -152,6 +164,24 @@ fn summary(run: &Run) -> Result<String, Failure> {
         },
     );
     Ok(text)
+}
+
+/// The steps of a start, where they were made and with which arguments.
+fn segment_line(recorded: &RecordedSegment) -> String {
+    let segment = &recorded.segment;
+    let first = segment.first_step;
+    let steps = match recorded.last_step {
+        _ if recorded.is_gone() => format!("none left of {first}-"),
+        Some(last) => format!("{first}-{last}"),
+        None => format!("{first}-"),
+    };
+    let known = [&segment.started, &segment.host, &segment.instruction_set];
+    let known = known.into_iter().flatten().map(String::as_str);
+    let place: Vec<_> = known.collect();
+    let (place, overrides) = (place.join(" "), recorded.overrides().join(" "));
+    format!("{steps}  {place}  {overrides}")
+        .trim_end()
+        .to_owned()
 }
 
 /// What was chosen for each config group, Hydra's own groups left out.

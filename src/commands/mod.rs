@@ -6,8 +6,9 @@ mod export;
 mod generate;
 mod inspect;
 mod plan;
+mod runs;
 pub(crate) mod show;
 mod table;
 mod train;
 
-pub(crate) use table::{Command, DIFF, DOCTOR, PLAN, ROOT_CONFIG, TABLE, TRAIN, Work};
+pub(crate) use table::{Command, DIFF, DOCTOR, PLAN, ROOT_CONFIG, RUNS, TABLE, TRAIN, Work};

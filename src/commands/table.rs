@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use super::{diff, doctor, export, generate, inspect, plan, train};
+use super::{diff, doctor, export, generate, inspect, plan, runs, train};
 use crate::args::Options;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
@@ -97,6 +97,13 @@ const INSPECT: Command = Command {
     work: Work::Plain(inspect::run),
 };
 
+/// What lists runs.
+pub(crate) const RUNS: Command = Command {
+    name: "runs",
+    about: "List the runs below a folder, how far they came and their losses: [FOLDER]",
+    work: Work::Plain(runs::run),
+};
+
 /// What looks at the machine.
 pub(crate) const DOCTOR: Command = Command {
     name: "doctor",
@@ -104,4 +111,4 @@ pub(crate) const DOCTOR: Command = Command {
     work: Work::Plain(doctor::run),
 };
 
-pub(crate) const TABLE: &[Command] = &[TRAIN, PLAN, DIFF, GENERATE, EXPORT, INSPECT, DOCTOR];
+pub(crate) const TABLE: &[Command] = &[TRAIN, PLAN, DIFF, GENERATE, EXPORT, INSPECT, RUNS, DOCTOR];

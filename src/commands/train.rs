@@ -7,12 +7,15 @@ use tt_checkpoint::Checkpoint;
 use tt_collators::Pipeline;
 use tt_config::{Composition, Missing, Node};
 use tt_launch::{StopSignal, worker};
+use tt_metrics::transcript::{self, CONSOLE_LOG};
 use tt_metrics::{Jsonl, Metrics, RunInfo, Sink, Truncation};
 use tt_nn::ParamTree;
-use tt_run::ending::{advice, conclude};
-use tt_run::{Decision, Entered, HeldFolder, OutputDir, Resume, RunRequest, Start};
+use tt_run::ending::{advice, command_line, conclude};
+use tt_run::{
+    Decision, Entered, HeldFolder, OutputDir, Resume, RunDir, RunRequest, Segment, Start,
+};
 use tt_tensor::Device;
-use tt_train::{Ending, StopFlag, TrainState};
+use tt_train::{Ending, StopFlag, TrainJob, TrainState};
 
 use crate::device::report_fallbacks;
 use crate::failure::Failure;
@@ -80,6 +83,9 @@ fn train(
     }
     let stretches = setup.optimizers.needs_run_length();
     let job = job::assemble(setup, composition, data, checkpoint, run_length, stop)?;
+    if let Some(checkpoint) = &job.resume {
+        warn_of_rates(&job, checkpoint)?;
+    }
     let size = size(&job.params);
     let prepared = job.prepare().map_err(job::classify)?;
     signal.save_first();
@@ -93,7 +99,13 @@ fn train(
         out::line(format!("moved the earlier run to {}", aside.display()));
     }
     worker::set_run_folder(run_dir.path()).map_err(Failure::run)?;
-    run.config = tt_run::record(composition, &run_dir)?;
+    keep_transcript(&run_dir, arguments);
+    let segment = Segment {
+        first_step: first_step + 1,
+        instruction_set: Some(device.instruction_set().to_owned()),
+        ..Segment::default()
+    };
+    run.config = tt_run::record(composition, &run_dir, segment)?;
     run.id = run_dir.id().map_err(Failure::run)?;
     run.dir = run_dir.path().to_owned();
     run_dir
@@ -148,6 +160,18 @@ fn decide(composition: &Composition, setup: &Setup) -> Result<(Decision, HeldFol
     tt_run::decide_and_hold(&request).map_err(Failure::request)
 }
 
+/// What was printed so far and will be goes to a file in the folder too; without one the run is no worse.
+fn keep_transcript(run_dir: &RunDir, arguments: &[String]) {
+    let path = run_dir.path().join(CONSOLE_LOG);
+    let header = format!("$ {}", command_line(arguments));
+    if let Err(error) = transcript::begin(&path, &header) {
+        out::error_line(format_args!(
+            "warning: cannot write {}: {error}; the run goes on without it",
+            path.display()
+        ));
+    }
+}
+
 /// The record of the run, cut back to the step it goes on from, and its sinks, told of both.
 fn open_metrics(run: &RunInfo, sinks: Vec<(String, Box<dyn Sink>)>) -> Result<Metrics, Failure> {
     let path = run.dir.join("metrics.jsonl");
@@ -189,6 +213,19 @@ fn size(params: &ParamTree) -> String {
     } else {
         format!("{all} parameters, {} trained", millions(trained))
     }
+}
+
+/// Says where the learning rate jumps: a schedule over more steps, or another peak.
+fn warn_of_rates(job: &TrainJob, checkpoint: &Checkpoint) -> Result<(), Failure> {
+    let state = TrainState::read(checkpoint).map_err(Failure::request)?;
+    for (name, before, now) in state.rate_changes(&job.optimizers) {
+        let of = job.optimizers.qualified(name, "learning rate");
+        out::line(format!(
+            "warning: the {of} of step {} is {now:.3e}, and would have been {before:.3e} before the config changed",
+            state.step + 1
+        ));
+    }
+    Ok(())
 }
 
 /// Says what is not as it was when the checkpoint was made.

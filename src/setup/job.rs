@@ -83,6 +83,7 @@ pub(crate) fn classify(error: tt_train::Error) -> Failure {
     match error {
         Error::Config { .. }
         | Error::State(_)
+        | Error::OtherOptimizer { .. }
         | Error::Weights(_)
         | Error::Variants(_)
         | Error::Data(DataError::CursorOutsideData { .. })

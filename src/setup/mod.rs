@@ -21,12 +21,14 @@ use tt_config::{Composition, Diagnostic, Diagnostics, Table};
 use tt_data::{DataError, OpenSource, Tokenizer};
 use tt_metrics::{Console, LoggingConfig, Sink};
 use tt_models::Model;
-use tt_nn::Recompute;
+use tt_nn::{ParamTree, Recompute};
 use tt_remat::{Remat, RematConfig};
+use tt_tensor::{Device, MetaDevice, Seed};
 use tt_train::{Trainer, TrainerConfig};
 
 use crate::config::AppConfig;
 use crate::configs::Groups;
+use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::plugins::Plugins;
 use adapter::Adapter;
@@ -102,10 +104,45 @@ impl Setup {
         }
     }
 
-    /// Checks what needs no data to be seen: that the trainer's keys fit together, and the rows the model.
+    /// Checks what needs no data to be seen: that the trainer's keys fit together, the rows the model, and that there are
+    /// files where the data is said to be.
     pub(crate) fn check(&self, composition: &Composition) -> Result<(), Diagnostics> {
-        self.check_trainer(composition)?;
-        self.check_length(composition)
+        let files = tt_data::check_files(&self.config.data)
+            .map_err(|error| problem(composition, data_key(&error), error.to_string()).into());
+        let mut problems = Problems::default();
+        problems.take(self.check_trainer(composition));
+        problems.take(self.check_length(composition));
+        problems.take(files);
+        if problems.found.is_empty() {
+            Ok(())
+        } else {
+            Err(problems.found)
+        }
+    }
+
+    /// [`Setup::check`], and that what is made of the rest fits together: batches, parameters, optimizers and schedules.
+    /// Takes no memory and opens no data.
+    pub(crate) fn check_whole(self, composition: &Composition) -> Result<(), Failure> {
+        self.check(composition)?;
+        self.batch_spec()
+            .map_err(|error| problem(composition, data_key(&error), error.to_string()))
+            .map_err(Diagnostics::from)?;
+        let params = self.unallocated_params(MetaDevice::new());
+        let params = params.map_err(job::classify)?;
+        // The length changes rates alone, and may only be known with the data.
+        let run_length = Some(self.trainer_config.max_steps.unwrap_or(u64::MAX));
+        self.optimizers.build(&params, run_length, composition)?;
+        Ok(())
+    }
+
+    /// The parameters as they will be, without memory. Weights to start from would have the same shapes, so they are not
+    /// read.
+    pub(crate) fn unallocated_params(&self, meta: MetaDevice) -> tt_train::Result<ParamTree> {
+        let device = Device::Meta(meta);
+        match &self.adapter {
+            Some(adapter) => adapter.on_new_weights(&*self.model, device),
+            None => Ok(ParamTree::init(&self.model.params(), Seed::new(0), device)?),
+        }
     }
 
     /// Opens the data, and checks that data, model, trainer and the checkpoint to go on from fit together.

@@ -25,6 +25,7 @@ pub(crate) struct PlannedOptimizers(Vec<PlannedOptimizer>);
 
 struct PlannedOptimizer {
     name: String,
+    kind: String,
     /// `None` takes what no other matches.
     globs: Option<Vec<PathGlob>>,
     make: MakeOptimizer,
@@ -127,6 +128,7 @@ impl PlannedOptimizers {
             })?;
             all.push(Scheduled {
                 name: plan.name,
+                kind: plan.kind,
                 optimizer,
                 schedule,
             });
@@ -213,6 +215,7 @@ impl PlannedOptimizer {
         let schedule = SchedulePlan::read(&optimizer.composition().section(schedule_key))?;
         Ok(Self {
             name: name.to_owned(),
+            kind: entry.name.to_owned(),
             globs,
             make,
             schedule,

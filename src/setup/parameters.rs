@@ -1,12 +1,15 @@
 //! The parameters that a run starts from: a checkpoint's, pretrained ones or new ones, with an adapter or without.
 
-use tt_checkpoint::Checkpoint;
+use std::path::Path;
+
+use tt_checkpoint::{Checkpoint, SavedAdapter};
 use tt_models::Model;
 use tt_nn::ParamTree;
 use tt_tensor::{Device, Seed};
-use tt_train::{Adapted, BaseOrigin, draw_base, load_adapter, load_params};
+use tt_train::{Adapted, Base, BaseOrigin, TrainState, draw_base, load_adapter, load_params};
 
 use crate::failure::Failure;
+use crate::out;
 use crate::setup::adapter::Adapter;
 use crate::setup::pretrained::Pretrained;
 
@@ -56,9 +59,40 @@ impl Sources<'_> {
         let adapted = Adapted::new(adapter.lora, &base, origin).map_err(Failure::run)?;
         let params = match (self.checkpoint, adapter.saved) {
             (Some(checkpoint), _) => adapted.resume(&base, checkpoint, device),
-            (None, Some(saved)) => load_adapter(&adapted.lora, &base, &saved.weights, device),
+            (None, Some(saved)) => {
+                warn_of_another_base(&saved, &adapted.base)?;
+                load_adapter(&adapted.lora, &base, &saved.weights, device)
+            }
             (None, None) => adapted.draw(&base, self.seed, device),
         };
         Ok((params.map_err(Failure::request)?, adapted))
     }
+}
+
+/// An adapter may be put on another base than its own, on purpose; seldom on purpose.
+fn warn_of_another_base(saved: &SavedAdapter, base: &Base) -> Result<(), Failure> {
+    let remembered = TrainState::read_in(&saved.dir).map_err(Failure::request)?;
+    let own = match remembered.and_then(|state| state.base) {
+        Some(own) if own.fingerprint == base.fingerprint => return Ok(()),
+        Some(own) => own.origin.to_string(),
+        // Of peft's there is but a name, which may be the Hub's for a folder here.
+        None => {
+            let Some(own) = saved.config["base_model_name_or_path"].as_str() else {
+                return Ok(());
+            };
+            let last = |path: &str| Path::new(path).file_name().map(ToOwned::to_owned);
+            if let BaseOrigin::Pretrained(path) = &base.origin
+                && last(path) == last(own)
+            {
+                return Ok(());
+            }
+            own.to_owned()
+        }
+    };
+    out::error_line(format_args!(
+        "warning: the adapter {} was trained on {own}; here it is put on {}",
+        saved.dir.display(),
+        base.origin
+    ));
+    Ok(())
 }

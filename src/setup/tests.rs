@@ -4,7 +4,8 @@ use crate::configs;
 
 fn read(overrides: &[&str]) -> Result<Setup, String> {
     let composer = configs::composer(&Args::default(), &[], "default").expect("folders");
-    let composition = composer.compose(overrides).map_err(|e| e.to_string())?;
+    let mut composition = composer.compose(overrides).map_err(|e| e.to_string())?;
+    crate::defaults::apply(&mut composition);
     let invocation = Invocation {
         plugins: Plugins::built_in(),
         composition,

@@ -85,6 +85,14 @@ impl JobState {
         }
     }
 
+    /// One that could not be started.
+    pub(crate) fn failed(job: &SweepJob) -> Self {
+        Self {
+            status: JobStatus::Failed,
+            ..Self::pending(job)
+        }
+    }
+
     /// The state that an earlier attempt at the same job has left in `folder`. What cannot be read counts as none.
     pub(crate) fn earlier(folder: &Path, job: &SweepJob) -> Option<Self> {
         let text = fs::read_to_string(folder.join(STATE)).ok()?;

@@ -49,19 +49,33 @@ impl Launcher<'_> {
     pub(crate) fn run(&self, display: &mut Display) -> anyhow::Result<Vec<JobState>> {
         let jobs = &self.plan.jobs;
         let mut states = Vec::with_capacity(jobs.len());
+        let mut refused = Vec::new();
         for job in jobs {
-            states.push(self.state_before(job)?);
+            states.push(self.state_before(job).unwrap_or_else(|error| {
+                refused.push((job, error));
+                JobState::failed(job)
+            }));
         }
         display.begin(jobs, &states);
+        for (job, error) in &refused {
+            display.ended(job, &states[job.num], &format!("{error:#}"));
+        }
 
+        let is_refused = |job: &SweepJob| refused.iter().any(|(other, _)| other.num == job.num);
         let todo = jobs
             .iter()
-            .filter(|job| states[job.num].status != JobStatus::Finished);
+            .filter(|job| states[job.num].status != JobStatus::Finished && !is_refused(job));
         let mut waiting: VecDeque<&SweepJob> = todo.collect();
         let mut running: Pool<&SweepJob> = Pool::new(self.plan.n_jobs);
-        let (mut is_stopping, mut has_failed) = (false, false);
+        let (mut is_stopping, mut has_failed) = (false, !refused.is_empty());
+        let stops = self.plan.config.on_failure == OnFailure::Stop;
+        let is_halted = |is_stopping, has_failed| is_stopping || (stops && has_failed);
         loop {
-            while !is_stopping && running.has_room() {
+            if !is_stopping && (self.stop.is_requested() || (stops && has_failed)) {
+                is_stopping = true;
+                running.stop();
+            }
+            while !is_halted(is_stopping, has_failed) && running.has_room() {
                 let Some(job) = waiting.pop_front() else {
                     break;
                 };
@@ -71,15 +85,14 @@ impl Launcher<'_> {
                         display.started(job, &self.folder_of(job));
                     }
                     Err(error) => {
-                        let state = &mut states[job.num];
-                        state.status = JobStatus::Failed;
-                        state.exit_code = None;
+                        states[job.num] = JobState::failed(job);
                         has_failed = true;
-                        display.ended(job, state, &format!("{error:#}"));
+                        display.ended(job, &states[job.num], &format!("{error:#}"));
                     }
                 }
             }
-            if running.is_empty() && (is_stopping || waiting.is_empty()) {
+            let is_over = is_halted(is_stopping, has_failed) || waiting.is_empty();
+            if running.is_empty() && is_over {
                 return Ok(states);
             }
             thread::sleep(PERIOD);
@@ -88,15 +101,13 @@ impl Launcher<'_> {
                 let state = &mut states[job.num];
                 state.status = JobStatus::of(exit, is_stopping);
                 state.exit_code = exit.code();
-                state.write(&self.folder_of(job))?;
                 has_failed |= state.status == JobStatus::Failed;
-                let log = job.subdir.join(LOG);
-                display.ended(job, state, &format!("{exit}, see {}", log.display()));
-            }
-            let stops = self.plan.config.on_failure == OnFailure::Stop;
-            if !is_stopping && (self.stop.is_requested() || (stops && has_failed)) {
-                is_stopping = true;
-                running.stop();
+                let mut how = format!("{exit}, see {}", job.subdir.join(LOG).display());
+                // What the job itself has left there says as much when the sweep goes on.
+                if let Err(error) = state.write(&self.folder_of(job)) {
+                    how = format!("{how}; {:#}", anyhow::Error::from(error));
+                }
+                display.ended(job, state, &how);
             }
         }
     }

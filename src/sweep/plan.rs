@@ -1,6 +1,7 @@
 //! From a command line to the jobs it stands for and the folder they work in.
 //!
-//! Every job is composed and type-checked here, so that a bad value is found before the first job starts. The folder
+//! Every job is composed and its set-up made here, without memory and data, so that what cannot run is found before the
+//! first job starts. The folder
 //! is chosen as `resume` chooses a run's: see [`tt_run::decide()`].
 
 use std::collections::HashSet;
@@ -12,6 +13,7 @@ use tt_config::{Composer, Composition, Diagnostic, Diagnostics, Missing, Node, V
 use tt_run::{OutputDir, Resume, RunDir, RunDirError};
 
 use crate::args::Options;
+use crate::defaults;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::migration;
@@ -53,6 +55,7 @@ impl SweepPlan {
             let mut remarks: Vec<_> = warnings.map(|text| format!("warning: {text}")).collect();
             let notes = migration::apply(&mut composition, plugins).into_iter();
             remarks.extend(notes.map(|text| format!("note: {text}")));
+            defaults::apply(&mut composition);
             for remark in remarks {
                 // Every job has them; once is enough.
                 if said.insert(remark.clone()) {
@@ -70,9 +73,14 @@ impl SweepPlan {
                 arguments: Vec::new(),
                 options: Options::default(),
             };
-            if let Err(found) = Setup::read(&invocation) {
-                add_new(&mut problems, found);
-                continue;
+            let setup = Setup::read(&invocation).map_err(Failure::from);
+            match setup.and_then(|setup| setup.check_whole(&invocation.composition)) {
+                Ok(()) => {}
+                Err(Failure::Config(found)) => {
+                    add_new(&mut problems, found);
+                    continue;
+                }
+                Err(other) => return Err(other),
             }
             let composition = invocation.composition;
             jobs.push(SweepJob {
@@ -127,7 +135,7 @@ impl SweepPlan {
         if self.resume == Resume::Never {
             return None;
         }
-        let earlier = output_dir.earlier_folders();
+        let earlier = output_dir.earlier_folders(notes);
         for folder in earlier.iter().filter(|folder| self.goes_on_in(folder)) {
             match RunDir::open(folder) {
                 Ok(opened) => {

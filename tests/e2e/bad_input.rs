@@ -269,3 +269,16 @@ fn a_part_of_an_option_that_the_checkpoint_decides_must_agree_with_it() {
             .complains("contradicts the checkpoint");
     }
 }
+
+#[test]
+fn a_group_that_is_not_there_gets_the_nearest_name() {
+    let place = Place::new();
+    place
+        .run(&["+model=qwen2", "+trainer=lm", "modle/size=nano"])
+        .with_code(2)
+        .complains("did you mean the config group `model/size`? +model/size=nano");
+    place
+        .run(&["+model=qwen2", "trainr=lm"])
+        .with_code(2)
+        .complains("did you mean the config group `trainer`? +trainer=lm");
+}

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::harness::{NANO, Place, entries};
+use crate::harness::{NANO, Place, RunFolder, entries};
 
 /// `group=option` for each YAML in a folder under `configs/`.
 fn choices() -> Vec<String> {
@@ -44,6 +44,31 @@ fn with_every_option(command: &[&str]) {
         let arguments: Vec<&str> = rest.chain([choice.as_str()]).chain(given).collect();
         place.run(&[&arguments[..], command].concat()).with_code(0);
     }
+}
+
+#[test]
+fn a_batch_size_alone_is_enough() {
+    let place = Place::new();
+    let run = |global: &str, folder: &str| {
+        let command = [
+            "+model=qwen2",
+            "model/size=nano",
+            "+trainer=lm",
+            "data.sequence_length=32",
+            "trainer.max_steps=1",
+            global,
+            folder,
+        ];
+        place.run(&command).with_code(0);
+        let run = RunFolder(
+            place
+                .path()
+                .join(folder.trim_start_matches("hydra.run.dir=")),
+        );
+        run.json("resolved_config.json")["trainer"]["micro_batch_size"].clone()
+    };
+    assert_eq!(run("trainer.global_batch_size=2", "hydra.run.dir=two"), 2);
+    assert_eq!(run("trainer.global_batch_size=6", "hydra.run.dir=six"), 3);
 }
 
 #[test]

@@ -37,6 +37,12 @@ fn a_run_folder_or_a_checkpoint_continues_a_prompt() {
         text,
         "the same seed"
     );
+    // A folder of checkpoints is a name for the newest of them, for whatever takes one.
+    assert_eq!(checkpoint("run/checkpoints"), text);
+    place
+        .run(&["export", "checkpoint=run/checkpoints", "out=exported"])
+        .with_code(0);
+    assert_eq!(checkpoint("exported"), text);
 }
 
 #[test]

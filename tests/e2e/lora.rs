@@ -192,9 +192,10 @@ fn an_exported_adapter_starts_another_run_and_finds_its_base() {
         "hydra.run.dir=next",
         "lr=0",
     ];
-    place
+    let on_its_own = place
         .run(&lora(&[&[ON_BASE], &from[..]].concat()))
         .with_code(0);
+    assert!(!on_its_own.stderr.contains("was trained on"));
     let next = run_folder(&place, "next");
     assert!(
         adapter_file(&next) == adapter_file(&run_folder(&place, "run")),
@@ -208,6 +209,16 @@ fn an_exported_adapter_starts_another_run_and_finds_its_base() {
         ]))
         .with_code(2)
         .complains("`model.adapter.r` contradicts the adapter");
+
+    // On another base it is of little use, which is said: by name, or by fingerprint where the run is known.
+    for adapter in ["adapter", "run"] {
+        let url = format!("model.adapter.adapter_url={adapter}");
+        let said = place
+            .run(&lora(&[&url, "model/size=nano", "resume=none"]))
+            .with_code(0);
+        said.complains("was trained on")
+            .complains("here it is put on the weights drawn from seed");
+    }
 
     // The base may have moved.
     std::fs::rename(place.path().join("base"), place.path().join("moved")).expect("renamed");
@@ -326,6 +337,7 @@ fn a_base_in_bf16_gives_nearly_the_losses_of_f32_and_is_remembered() {
             name,
             longer,
             "model.adapter.base_dtype=f32",
+            "resume=base-bf16",
         ]))
         .with_code(2)
         .complains("held in another base_dtype");

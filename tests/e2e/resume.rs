@@ -360,11 +360,7 @@ fn a_checkpoint_of_another_model_is_refused_and_the_run_keeps_its_record() {
     let run = RunFolder(place.path().join("run"));
     let config = run.read("resolved_config.json");
     place
-        .run_nano(&[
-            "trainer.max_steps=2",
-            "hydra.run.dir=run",
-            "model.hidden_size=32",
-        ])
+        .run_nano(&["trainer.max_steps=2", "resume=run", "model.hidden_size=32"])
         .with_code(2)
         .complains("model.embed_tokens.weight");
     assert_eq!(run.read("resolved_config.json"), config);
@@ -384,6 +380,126 @@ fn a_run_made_with_another_seed_is_refused_and_left_as_it_is() {
         .with_code(2)
         .complains("seed");
     assert_eq!(files.map(|name| folder.read(name)), before);
+}
+
+#[test]
+fn another_experiment_in_a_named_folder_is_refused_with_its_keys_and_the_ways_out() {
+    let place = Place::new();
+    let run = ["trainer.max_steps=2", "hydra.run.dir=run", "lr=5e-3"];
+    place.run_nano(&run).with_code(0);
+    let folder = RunFolder(place.path().join("run"));
+    let before = crate::harness::entries(&folder.0);
+    let other = [
+        "trainer.max_steps=3",
+        "hydra.run.dir=run",
+        "lr=1e-3",
+        "data.sequence_length=16",
+    ];
+    place
+        .run_nano(&other)
+        .with_code(2)
+        .complains("lr: 0.005 -> 0.001")
+        .complains("data.sequence_length: 32 -> 16")
+        .complains("hydra.run.dir=... (another folder)")
+        .complains("resume=none moves");
+    assert_eq!(crate::harness::entries(&folder.0), before);
+    assert_eq!(folder.rows().len(), 3, "2 steps and a validation");
+
+    // The way out that goes on there.
+    place
+        .run_nano(&[&other[..], &["resume=run"]].concat())
+        .with_code(0)
+        .prints("config changed since: lr: 0.005 -> 0.001");
+    // And the one that begins anew.
+    place
+        .run_nano(&[&run[..], &["resume=none"]].concat())
+        .with_code(0)
+        .prints("moved the earlier run to");
+}
+
+#[test]
+fn a_checkpoint_that_lacks_only_its_name_leaves_no_gap_in_the_metrics() {
+    let place = Place::new();
+    let run = ["trainer.checkpoint_interval=2", "hydra.run.dir=run"];
+    let until = |steps| [&run[..], &[steps]].concat();
+    place.run_nano(&until("trainer.max_steps=4")).with_code(0);
+    let folder = RunFolder(place.path().join("run"));
+    std::fs::remove_file(folder.join("summary.json")).expect("removed");
+    // As a kill just before the rename leaves it.
+    let checkpoints = folder.join("checkpoints");
+    let temp = checkpoints.join(".tmp-step-00000004-1");
+    std::fs::rename(checkpoints.join("step-00000004"), temp).expect("renamed");
+    for steps in ["trainer.max_steps=6", "trainer.max_steps=8"] {
+        place.run_nano(&until(steps)).with_code(0);
+    }
+    let rows = folder.rows().into_iter();
+    let steps = rows.filter(|row| row.get("loss").is_some());
+    let steps: Vec<_> = steps.map(|row| row["step"].as_u64()).collect();
+    assert_eq!(steps, (1..=8).map(Some).collect::<Vec<_>>());
+}
+
+#[test]
+fn another_optimizer_does_not_take_over_the_state_of_the_one_before() {
+    let place = Place::new();
+    place
+        .run_nano(&["trainer.max_steps=2", "hydra.run.dir=run"])
+        .with_code(0);
+    let lion = [
+        "trainer.max_steps=4",
+        "resume=run",
+        "trainer/optimizer=lion",
+    ];
+    place
+        .run_nano(&lion)
+        .with_code(2)
+        .complains("the state of the optimizer adamw.AdamW, which is nothing to lion.Lion")
+        .complains("trainer.on_optimizer_change=fresh")
+        .complains("model.pretrained_url=");
+    let fresh = "trainer.on_optimizer_change=fresh";
+    place.run_nano(&[&lion[..], &[fresh]].concat()).with_code(0);
+    // From then on the state is its own, whatever the key says.
+    let run = RunFolder(place.path().join("run"));
+    let state = run.final_checkpoint().join("trainer_state/state.json");
+    let state: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(state).expect("a state")).expect("JSON");
+    assert_eq!(state["optimizers"][0]["type"], "lion.Lion");
+    assert_eq!(state["optimizer_steps"], 2);
+    let longer = [
+        "trainer.max_steps=5",
+        "trainer/optimizer=lion",
+        "resume=run",
+        fresh,
+    ];
+    place.run_nano(&longer).with_code(0);
+    let state = run.final_checkpoint().join("trainer_state/state.json");
+    let state = std::fs::read_to_string(state).expect("a state");
+    assert!(state.contains("\"optimizer_steps\": 3"), "{state}");
+}
+
+#[test]
+fn a_longer_schedule_says_where_the_rate_jumps() {
+    let place = Place::new();
+    let run = |steps| {
+        let warmup = "trainer.lr_scheduler.num_warmup_steps=0";
+        place
+            .run_nano(&[
+                steps,
+                "hydra.run.dir=run",
+                "trainer/lr_scheduler=linear",
+                warmup,
+            ])
+            .with_code(0)
+    };
+    let first = run("trainer.max_steps=4");
+    assert!(!first.stdout.contains("learning rate"), "{}", first.stdout);
+    run("trainer.max_steps=8").prints(
+        "warning: the learning rate of step 5 is 5.000e-4, and would have been 0.000e0 before",
+    );
+    // An interrupted run has the rates that it had.
+    let summary = place.path().join("run/summary.json");
+    std::fs::remove_file(summary).expect("removed");
+    let same = run("trainer.max_steps=8");
+    assert!(!same.stdout.contains("learning rate"), "{}", same.stdout);
 }
 
 #[test]
@@ -496,7 +612,7 @@ fn the_tokenizer_stays_when_the_text_grows() {
         first
     );
     let path = format!("data.tokenizer.path={}", other.display());
-    run(&["trainer.max_steps=11", &path])
+    run(&["trainer.max_steps=11", &path, "resume=run"])
         .with_code(2)
         .complains("data.tokenizer.path")
         .complains("step-00000010");

@@ -7,8 +7,14 @@ use crate::harness::{Finished, Place, RunFolder, entries, nano};
 /// A sweep in a folder of a given name, of jobs of two steps.
 const SWEEP: &[&str] = &["-m", "hydra.sweep.dir=sweep", "trainer.max_steps=2"];
 
-/// A key that the data side refuses only when the job has started: the file is not there.
-const FAILING: &[&str] = &["data=stories,text", "+data.path=absent.txt"];
+/// Data that is refused only when the job has started: a file without a document.
+const FAILING: &[&str] = &["data=stories,text", "+data.path=empty.txt"];
+
+fn place_with_empty_file() -> Place {
+    let place = Place::new();
+    place.write("empty.txt", "");
+    place
+}
 
 fn sweep<'a>(more: &[&'a str]) -> Vec<&'a str> {
     let args: Vec<_> = SWEEP.iter().chain(more).copied().collect();
@@ -86,7 +92,7 @@ fn every_combination_is_run_and_the_best_comes_first() {
 
 #[test]
 fn one_failure_does_not_end_the_others_and_is_tried_again() {
-    let place = Place::new();
+    let place = place_with_empty_file();
     let command = sweep(&[FAILING, &["data.collator.kwargs.packing=true,false"]].concat());
     let fail = |finished: Finished| finished.with_code(1).prints("2 failed");
     fail(place.run(&command));
@@ -102,12 +108,12 @@ fn one_failure_does_not_end_the_others_and_is_tried_again() {
         job(&place, "2").json("job.json")["exit_code"],
         Value::from(2)
     );
-    assert!(job(&place, "2").read("train.log").contains("absent.txt"));
+    assert!(job(&place, "2").read("train.log").contains("empty.txt"));
 
     let text: String = (0..300)
         .map(|i| format!("Cat {i} sat on mat {}.\n\n", i * 7))
         .collect();
-    place.write("absent.txt", &text);
+    place.write("empty.txt", &text);
     place.run(&command).with_code(0);
     for name in ["0", "1", "2", "3"] {
         assert_eq!(status(&job(&place, name)), "finished");
@@ -117,11 +123,11 @@ fn one_failure_does_not_end_the_others_and_is_tried_again() {
 
 #[test]
 fn on_failure_stop_leaves_the_rest_pending() {
-    let place = Place::new();
+    let place = place_with_empty_file();
     let command = sweep(&[
         "sweep.on_failure=stop",
         "data=text,stories",
-        "+data.path=absent.txt",
+        "+data.path=empty.txt",
     ]);
     place.run(&command).with_code(1);
     assert_eq!(status(&job(&place, "0")), "failed");
@@ -130,7 +136,7 @@ fn on_failure_stop_leaves_the_rest_pending() {
 
 #[test]
 fn on_failure_stop_lets_jobs_at_work_save() {
-    let place = Place::new();
+    let place = place_with_empty_file();
     let command = nano(&[
         "-m",
         "hydra.sweep.dir=sweep",
@@ -138,7 +144,7 @@ fn on_failure_stop_lets_jobs_at_work_save() {
         "trainer.max_steps=100000",
         "sweep.on_failure=stop",
         "data=stories,text",
-        "+data.path=absent.txt",
+        "+data.path=empty.txt",
     ]);
     place.run(&command).with_code(1);
     assert_eq!(status(&job(&place, "0")), "interrupted");
@@ -188,6 +194,51 @@ fn what_is_wrong_with_any_job_is_said_before_the_first_starts() {
         entries(&place.path().join("sweep")),
         Vec::<std::path::PathBuf>::new()
     );
+}
+
+#[test]
+fn jobs_that_cannot_run_are_found_before_the_first_starts_all_at_once() {
+    let place = Place::new();
+    place
+        .run(&sweep(&[
+            "trainer.global_batch_size=4,3",
+            "data.sequence_length=32,100000",
+        ]))
+        .with_code(2)
+        .complains("3 is no multiple of `trainer.micro_batch_size` 2")
+        .complains("100000 is more than the model's max_position_embeddings");
+    place
+        .run(&sweep(&["data=stories,text", "+data.path=absent.txt"]))
+        .with_code(2)
+        .complains("absent.txt");
+    // What only shows with the parameters, which take no memory for that.
+    place
+        .run(&sweep(&[
+            "trainer/lr_scheduler=cosine,polynomial",
+            "+trainer.lr_scheduler.kwargs.lr_end=1,1e-7",
+        ]))
+        .with_code(2)
+        .complains("lr_end");
+    assert!(!place.path().join("sweep").exists());
+}
+
+#[test]
+fn a_job_whose_folder_cannot_be_used_fails_alone() {
+    let place = Place::new();
+    place.write("sweep/1", "a file in the way");
+    place
+        .run(&sweep(&["seed=1,2,3"]))
+        .with_code(1)
+        .prints("1 failed");
+    for name in ["0", "2"] {
+        assert_eq!(status(&job(&place, name)), "finished");
+    }
+    // And with `stop` it lets no other start.
+    let place = Place::new();
+    place.write("sweep/1", "a file in the way");
+    let stop = "sweep.on_failure=stop";
+    place.run(&sweep(&["seed=1,2", stop])).with_code(1);
+    assert_eq!(status(&job(&place, "0")), "pending");
 }
 
 #[test]
@@ -252,7 +303,7 @@ fn jobs_run_side_by_side() {
 
 #[test]
 fn without_a_name_the_newest_unfinished_sweep_goes_on() {
-    let place = Place::new();
+    let place = place_with_empty_file();
     let command = nano(&[&["-m", "trainer.max_steps=2"], FAILING].concat());
     let sweeps = || -> Vec<_> {
         let days = entries(&place.path().join("multirun"));

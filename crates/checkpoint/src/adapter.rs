@@ -1,6 +1,6 @@
 //! An adapter on disk, in peft's layout: `adapter_config.json` and `adapter_model.safetensors`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
@@ -11,6 +11,8 @@ use crate::{error::Result, layout, reader::read_json, weights::Weights};
 pub struct SavedAdapter {
     /// `adapter_config.json`.
     pub config: Value,
+    /// Where it lies.
+    pub dir: PathBuf,
     pub weights: Weights,
 }
 
@@ -23,6 +25,7 @@ impl SavedAdapter {
         }
         Ok(Some(Self {
             config: read_json(&config)?,
+            dir: dir.to_owned(),
             weights: Weights::open(&dir.join(layout::ADAPTER))?,
         }))
     }

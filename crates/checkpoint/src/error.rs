@@ -65,10 +65,7 @@ pub enum Error {
     #[error(transparent)]
     Damaged(#[from] Damage),
 
-    #[error(
-        "{} is truncated: its header declares {expected_bytes} bytes, the file has {actual_bytes}",
-        path.display()
-    )]
+    #[error("{} is truncated: {}", path.display(), cut_short(*expected_bytes, *actual_bytes))]
     Truncated {
         path: PathBuf,
         expected_bytes: u64,
@@ -110,6 +107,15 @@ pub enum Error {
         name: String,
         dtype: safetensors::Dtype,
     },
+}
+
+fn cut_short(expected_bytes: u64, actual_bytes: u64) -> String {
+    match actual_bytes {
+        0 => "the file is empty".to_owned(),
+        // Not even the length of the header is there.
+        1..8 => format!("the file has {actual_bytes} bytes, and a header alone takes more"),
+        _ => format!("its header declares {expected_bytes} bytes, the file has {actual_bytes}"),
+    }
 }
 
 impl From<tt_disk::Error> for Error {

@@ -62,6 +62,11 @@ pub fn latest(dir: &Path) -> Result<Latest> {
     })
 }
 
+/// Whether a run keeps its checkpoints in `dir`: there are folders of their names in it, good or damaged.
+pub fn holds_checkpoints(dir: &Path) -> Result<bool> {
+    Ok(dir.is_dir() && !retention::step_dirs(dir)?.is_empty())
+}
+
 fn verify(dir: &Path) -> Result<Checkpoint> {
     Manifest::verify(dir).map(|manifest| Checkpoint {
         dir: dir.to_owned(),

@@ -1,6 +1,6 @@
 //! One open safetensors file: the header in memory, the data read by position when asked for.
 //!
-//! Errors: `Truncated` if the file is shorter or longer than its header says, `Malformed` if it
+//! Errors: `Truncated` if the file is shorter than its header says, `Malformed` if it is longer or
 //! has no valid header, `NotAFloat` for a type that does not convert to f32.
 
 use std::{
@@ -14,6 +14,7 @@ use safetensors::{
     Dtype,
     tensor::{Metadata, TensorInfo},
 };
+use serde_json::{Map, Value};
 
 use crate::{
     error::{Error, Result},
@@ -69,10 +70,16 @@ impl SafetensorsFile {
         let mut header = vec![0; header_bytes as usize];
         sys::read_exact_at(&file, &mut header, 8).map_err(io)?;
         let metadata: Metadata = serde_json::from_slice(&header)
-            .map_err(|e| malformed(format!("in its header, {e}")))?;
+            .map_err(|e| malformed(misfit(&header).unwrap_or(format!("in its header, {e}"))))?;
         let expected_bytes = data_start + metadata.data_len() as u64;
-        if actual_bytes != expected_bytes {
+        if actual_bytes < expected_bytes {
             return Err(truncated(expected_bytes, actual_bytes));
+        }
+        if actual_bytes > expected_bytes {
+            return Err(malformed(format!(
+                "its header declares {expected_bytes} bytes, and {} more follow",
+                actual_bytes - expected_bytes
+            )));
         }
         Ok(Self {
             path: path.to_owned(),
@@ -180,6 +187,24 @@ impl TensorFile for SafetensorsFile {
 fn decode<const N: usize>(bytes: &[u8], values: &mut Vec<f32>, one: impl Fn([u8; N]) -> f32) {
     let (elements, _) = bytes.as_chunks::<N>();
     values.extend(elements.iter().map(|&element| one(element)));
+}
+
+/// The tensor that makes a header invalid: the format's own error names none.
+fn misfit(header: &[u8]) -> Option<String> {
+    let header: Map<String, Value> = serde_json::from_slice(header).ok()?;
+    header.iter().find_map(|(name, info)| {
+        let dtype: Dtype = serde_json::from_value(info["dtype"].clone()).ok()?;
+        let shape: Vec<u64> = serde_json::from_value(info["shape"].clone()).ok()?;
+        let [start, end]: [u64; 2] = serde_json::from_value(info["data_offsets"].clone()).ok()?;
+        let elements = shape
+            .iter()
+            .try_fold(1_u64, |all, &dim| all.checked_mul(dim))?;
+        let needed = elements.checked_mul(dtype.bitsize() as u64)? / 8;
+        let found = end.checked_sub(start)?;
+        (needed != found).then(|| {
+            format!("tensor `{name}`: {shape:?} of {dtype} takes {needed} bytes, and has {found}")
+        })
+    })
 }
 
 /// What people have in place of a safetensors file.

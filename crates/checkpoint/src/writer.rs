@@ -63,7 +63,7 @@ impl Writer {
         let dir = dir.into();
         disk::create_dir(&dir)?;
         let lock = lock(&dir)?;
-        recover(&dir)?;
+        end_what_was_begun(&dir)?;
         Ok(Self {
             dir,
             config,
@@ -227,9 +227,20 @@ fn replace_in_two_steps(temp: &Path, path: &Path) -> Result<()> {
     disk::remove_dir(&old)
 }
 
-/// Ends what a killed process began: what is complete and has no other copy gets its final name,
-/// all else goes. Only for the holder of the lock.
-fn recover(dir: &Path) -> Result<()> {
+/// Ends what a killed process began in `dir`, as [`Writer::open`] does: to be called before the newest checkpoint is looked
+/// for, which may lack only its final name. Nothing if there is no such folder.
+///
+/// `InUse` if another process has it.
+pub fn recover(dir: &Path) -> Result<()> {
+    if !dir.is_dir() {
+        return Ok(());
+    }
+    let _lock = lock(dir)?;
+    end_what_was_begun(dir)
+}
+
+/// What is complete and has no other copy gets its final name, all else goes. Only for the holder of the lock.
+fn end_what_was_begun(dir: &Path) -> Result<()> {
     let mut names = retention::entry_names(dir)?;
     names.sort();
     // Backwards, so that a new checkpoint (`.tmp-`) goes before the one it was to replace (`.old-`).

@@ -7,7 +7,7 @@ use crate::apply::apply;
 use crate::composition::{Composition, MergedFile};
 use crate::defaults::selection::Choices;
 use crate::defaults::tree::{Builder, Built};
-use crate::diagnostic::{Diagnostic, Diagnostics};
+use crate::diagnostic::{Diagnostic, Diagnostics, nearest};
 use crate::environment::Environment;
 use crate::grammar::{self, Override, Sweep};
 use crate::hydra;
@@ -195,7 +195,7 @@ impl Composer {
                 check_templates(&node, &mut problems);
             }
             if let Err(found) = apply(&mut root, change, &environment) {
-                problems.extend(found);
+                problems.extend(with_nearest_group(found, change, &repository));
             }
         }
         hydra::fill(
@@ -347,4 +347,30 @@ fn check_templates(node: &Node, problems: &mut Diagnostics) {
         }
         _ => {}
     }
+}
+/// A key that is not there may be meant for a config group.
+fn with_nearest_group(
+    problems: Diagnostics,
+    change: &Override,
+    repository: &Repository,
+) -> Diagnostics {
+    let groups = repository.groups();
+    let Some(near) = nearest(&change.key, groups.iter().map(String::as_str)) else {
+        return problems;
+    };
+    let mut told = Diagnostics::new();
+    for problem in problems.iter() {
+        let is_about_key = problem.message().starts_with("there is no key");
+        told.push(if is_about_key {
+            let value = change
+                .text
+                .split_once('=')
+                .map_or("...", |(_, value)| value);
+            let note = format!("did you mean the config group `{near}`? +{near}={value}");
+            problem.clone().note(note)
+        } else {
+            problem.clone()
+        });
+    }
+    told
 }

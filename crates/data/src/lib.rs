@@ -49,6 +49,6 @@ pub use row::Row;
 pub use source::{Dataset, OpenSource, Source};
 pub use sources::SOURCES;
 pub use stories::StoriesConfig;
-pub use text::{Separator, TextConfig};
+pub use text::{Separator, TextConfig, check_files};
 pub use tokenizer::Tokenizer;
 pub use tokenizer_cache::cache_folder;

@@ -14,6 +14,7 @@ use std::thread;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
+use tt_metrics::transcript;
 
 use crate::worker;
 
@@ -62,6 +63,7 @@ impl StopSignal {
                 let _first = received.forever().next();
                 let text = "saving and stopping (Ctrl-C again to stop at once)";
                 let _ = writeln!(io::stderr(), "{text}");
+                transcript::keep(&format!("{text}\n"));
             })?;
         Ok(this)
     }

@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGKILL, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
+use tt_metrics::transcript::{self, CONSOLE_LOG};
 
 use crate::child::{Child, Tie};
 use crate::crash_report::{CrashReport, WorkerEnd};
@@ -64,6 +65,10 @@ pub fn run(supervised: &dyn Supervised, limits: Limits) -> Result<u8> {
             return Ok(code);
         }
         let report = CrashReport::new(&end, &session, supervised);
+        // The worker cannot write this to its transcript any more.
+        if let Some(run) = report.run() {
+            transcript::append(&run.join(CONSOLE_LOG), &format!("error: {report}\n"));
+        }
         let has_progress = restarts == 0 || report.step() > saved;
         if stop_signal.is_some() || restarts == limits.restarts || !has_progress {
             let tried = match (restarts, has_progress) {

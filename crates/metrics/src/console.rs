@@ -17,7 +17,7 @@ use crate::{
     config::Progress,
     record::Record,
     sink::{End, RunInfo, Sink, SinkResult},
-    text,
+    text, transcript,
 };
 
 /// `kwargs` of `console.Console`.
@@ -136,6 +136,9 @@ impl Sink for Console {
         match (&self.show, record) {
             (Show::Messages(_), _) => {}
             (Show::Bar(bar), Record::Step(r)) => {
+                if self.is_shown(r.step) {
+                    transcript::keep(&format!("{}\n", self.line(record)));
+                }
                 bar.set_message(format!(
                     "loss {}  lr {}  {} tok/s{}",
                     text::value(r.loss.into()),
@@ -155,6 +158,7 @@ impl Sink for Console {
     }
 
     fn message(&mut self, text: &str) -> SinkResult {
+        transcript::keep(&format!("{text}\n"));
         match &mut self.show {
             Show::Bar(bar) => bar.println(text),
             Show::Lines(out) | Show::Messages(out) => {

@@ -35,6 +35,7 @@ mod sink;
 mod summary;
 mod tail;
 mod text;
+pub mod transcript;
 
 use tt_config::{Entry, Table};
 

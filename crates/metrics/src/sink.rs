@@ -185,6 +185,7 @@ impl Metrics {
         for warning in warnings {
             if self.sinks.is_empty() {
                 let _ = writeln!(io::stderr(), "{warning}");
+                crate::transcript::keep(&format!("{warning}\n"));
             } else {
                 self.message(&warning);
             }

@@ -12,6 +12,13 @@ pub struct Summary {
     pub final_val_loss: Option<f32>,
     /// What the unigram distribution of the training data gets on the same split.
     pub unigram_nats: Option<f64>,
+    /// Optimizer steps of the whole run, and the tokens in them.
+    pub steps: Option<u64>,
+    pub tokens: Option<u64>,
+    /// Of the last step.
+    pub train_loss: Option<f32>,
+    /// From the last start of the run to its end, validation and checkpoints included.
+    pub wall_time_seconds: Option<f64>,
     /// The last checkpoint.
     pub checkpoint: Option<PathBuf>,
     /// Over the whole run, validation and checkpoints left out.

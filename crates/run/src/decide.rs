@@ -7,21 +7,29 @@
 //! | a run folder | as `auto` if the run there began from it; else takes its newest checkpoint, works in the folder given | goes on there |
 //! | a checkpoint | as `auto` if the run there began from it; else takes it, works in the folder given | goes on with the newest unfinished run of the same config that began from it; else takes it, works in a new folder |
 //!
-//! A run that has saved is never started over in place: if none of its checkpoints can be used, that is an error.
+//! A run that has saved is never started over in place: if none of its checkpoints can be used, that is an error. Nor does
+//! another experiment go on in its folder by `auto`: one may be longer or save more often, but what decides its numbers
+//! must be as it was, or that is an error with the keys that differ. `resume=RUN` goes on with changed keys.
 //!
 //! Two configs are of the same run if they differ only in what cannot change its numbers: see [`same_run()`].
+//!
+//! What is decided depends on which checkpoint is the newest, and the newest may lack only its final name. So a folder is
+//! locked, and what a killed writer left there is ended, before its checkpoints are looked at: by [`decide_and_hold`].
 
 #[cfg(test)]
 mod tests;
 
 use std::path::{Path, PathBuf};
 
+use serde_json::Value;
 use tt_checkpoint::{Checkpoint, Damage};
 use tt_metrics::with_causes;
 
 use crate::decision::{Decision, FolderChoice, HeldFolder, Resume, RunRequest, Start};
-use crate::run_dir::{self, RunDir, RunDirError};
-use crate::same_run::{differences, read_config, same_run};
+use crate::output_dir::subfolders;
+use crate::quote;
+use crate::run_dir::{self, RESOLVED_CONFIG, RunDir, RunDirError};
+use crate::same_run::{Difference, differences, read_config, same_run};
 
 #[derive(Debug, thiserror::Error)]
 pub enum ResumeError {
@@ -44,29 +52,91 @@ pub enum ResumeError {
         source: tt_checkpoint::Error,
     },
     #[error(
+        "{} holds another run, with other values of\n  {}\n\
+         a run goes on where only its length, how often it saves and the like, device settings, logging and names differ; else\n  \
+         hydra.run.dir=... (another folder) starts this one beside it\n  \
+         {} goes on with that one under the changed keys\n  \
+         resume=none moves that one aside and starts this one here",
+        run.display(),
+        differences.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n  "),
+        going_on(run),
+    )]
+    AnotherRun {
+        run: PathBuf,
+        differences: Vec<Difference>,
+    },
+    #[error(
+        "cannot tell whether {} holds this run: {why}; {} goes on with it whatever it is, resume=none moves it aside",
+        run.display(),
+        going_on(run),
+    )]
+    UnknownRun { run: PathBuf, why: String },
+    #[error(
         "resume={path} lies inside hydra.run.dir; to branch off from it, name another hydra.run.dir"
     )]
     InsideRunDir { path: PathBuf },
 }
 
+/// The argument that goes on with `run` whatever has changed.
+fn going_on(run: &Path) -> String {
+    quote::shell(&format!("resume={}", quote::value(run)))
+}
+
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
 /// Decides, and locks the folder if an earlier run goes on in it.
 pub fn decide_and_hold(request: &RunRequest) -> Result<(Decision, HeldFolder), ResumeError> {
-    loop {
-        let decision = decide(request)?;
-        let held = match &decision {
-            Decision::Start(start) => start.folder.hold(),
-            Decision::Finished(_) => Ok(HeldFolder::none()),
-        };
-        match held {
-            // Somebody took it since it was found free. This time it will be found in use.
-            Err(RunDirError::InUse { .. }) => {}
-            held => return Ok((decision, held?)),
+    let mut folders = Folders {
+        takes: true,
+        held: None,
+    };
+    let decision = decide_among(&mut folders, request)?;
+    let chosen = match &decision {
+        Decision::Start(start) => Some(start.folder.path()),
+        Decision::Finished(_) => None,
+    };
+    let held = folders.held.filter(|held| Some(held.path()) == chosen);
+    Ok((decision, HeldFolder::new(held)))
+}
+
+/// Decides where to work, from which checkpoint and how far. Nothing is written, and no checkpoint recovered.
+pub fn decide(request: &RunRequest) -> Result<Decision, ResumeError> {
+    let mut folders = Folders {
+        takes: false,
+        held: None,
+    };
+    decide_among(&mut folders, request)
+}
+
+/// The folders of earlier runs as they are looked at, one after the other.
+struct Folders {
+    /// Whether they are locked and recovered for that.
+    takes: bool,
+    /// The one looked at last.
+    held: Option<RunDir>,
+}
+
+impl Folders {
+    /// The full path of a folder that no other process works in.
+    fn free(&mut self, folder: &Path) -> Result<PathBuf, ResumeError> {
+        self.held = None;
+        if !self.takes {
+            RunDir::check_free(folder)?;
+            return Ok(absolute(folder));
         }
+        let held = RunDir::open(folder)?;
+        let run = held.path().to_owned();
+        match tt_checkpoint::recover(&held.checkpoints()) {
+            Ok(()) => self.held = Some(held),
+            Err(source) => return Err(ResumeError::Unreadable { run, source }),
+        }
+        Ok(run)
     }
 }
 
-/// Decides where to work, from which checkpoint and how far. Nothing is written.
-pub fn decide(request: &RunRequest) -> Result<Decision, ResumeError> {
+fn decide_among(folders: &mut Folders, request: &RunRequest) -> Result<Decision, ResumeError> {
     let folder = request.output_dir.path;
     let stays = request.output_dir.is_given()
         && match &request.resume {
@@ -74,14 +144,17 @@ pub fn decide(request: &RunRequest) -> Result<Decision, ResumeError> {
             Resume::Never => false,
             Resume::From(path) => run_dir::origin(folder).is_some_and(|o| o == full_path(path)),
         };
-    if stays && run_dir::is_finished(folder) && holds_same_run(folder, request) {
+    if stays {
+        refuse_another_run(folder, request)?;
+    }
+    if stays && run_dir::is_finished(folder) && holds_same_run(folder, request)? {
         return Ok(Decision::Finished(folder.to_owned()));
     }
     let start = match &request.resume {
-        _ if stays => auto_in_given_folder(request),
-        Resume::Auto => auto_among_earlier_runs(request),
+        _ if stays => auto_in_given_folder(folders, request),
+        Resume::Auto => auto_among_earlier_runs(folders, request),
         Resume::Never => Ok(fresh(request)),
-        Resume::From(path) => from_path(path, request),
+        Resume::From(path) => from_path(folders, path, request),
     }?;
     if let FolderChoice::Earlier(folder) = &start.folder
         && run_dir::is_finished(folder)
@@ -95,26 +168,59 @@ pub fn decide(request: &RunRequest) -> Result<Decision, ResumeError> {
     Ok(Decision::Start(start))
 }
 
+/// Error: `folder` holds something worth keeping of another run than the one asked for.
+fn refuse_another_run(folder: &Path, request: &RunRequest) -> Result<(), ResumeError> {
+    if !has_result(folder) {
+        return Ok(());
+    }
+    let run = absolute(folder);
+    let Some(earlier) = recorded_config(folder)? else {
+        let why = format!("it has no {RESOLVED_CONFIG}");
+        return Err(ResumeError::UnknownRun { run, why });
+    };
+    let mut differences = differences(&earlier, request.config);
+    differences.retain(Difference::is_refused);
+    if differences.is_empty() {
+        return Ok(());
+    }
+    Err(ResumeError::AnotherRun { run, differences })
+}
+
+/// Whether the run in `folder` has finished or begun to save.
+fn has_result(folder: &Path) -> bool {
+    let saved = subfolders(&run_dir::checkpoints(folder));
+    run_dir::is_finished(folder) || saved.is_ok_and(|saved| !saved.is_empty())
+}
+
 /// The same for every way of writing a path; one that is gone has its name at least.
 fn full_path(path: &Path) -> PathBuf {
-    let full = path.canonicalize().or_else(|_| std::path::absolute(path));
-    full.unwrap_or_else(|_| path.to_owned())
+    path.canonicalize().unwrap_or_else(|_| absolute(path))
 }
 
-fn holds_same_run(folder: &Path, request: &RunRequest) -> bool {
-    read_config(folder).is_some_and(|config| same_run(&config, request.config))
+fn recorded_config(folder: &Path) -> Result<Option<Value>, ResumeError> {
+    read_config(folder).map_err(|error| ResumeError::UnknownRun {
+        run: absolute(folder),
+        why: with_causes(&error),
+    })
 }
 
-fn auto_in_given_folder(request: &RunRequest) -> Result<Start, ResumeError> {
-    if !request.output_dir.path.exists() {
+fn holds_same_run(folder: &Path, request: &RunRequest) -> Result<bool, ResumeError> {
+    let config = recorded_config(folder)?;
+    Ok(config.is_some_and(|config| same_run(&config, request.config)))
+}
+
+fn auto_in_given_folder(folders: &mut Folders, request: &RunRequest) -> Result<Start, ResumeError> {
+    let path = request.output_dir.path;
+    if !run_dir::holds_run(path) {
+        RunDir::check_free(path)?;
         return Ok(fresh(request));
     }
-    let folder = free(request.output_dir.path)?;
+    let folder = folders.free(path)?;
     if let Some(start) = continued(&folder, request, "hydra.run.dir holds it")? {
         return Ok(start);
     }
     let origin = run_dir::origin(&folder);
-    let is_same_run = !run_dir::is_finished(&folder) && holds_same_run(&folder, request);
+    let is_same_run = !run_dir::is_finished(&folder) && holds_same_run(&folder, request)?;
     let mut start = match origin.filter(|_| is_same_run) {
         Some(origin) => started_from(&origin, request)?,
         None => fresh(request),
@@ -130,27 +236,33 @@ fn auto_in_given_folder(request: &RunRequest) -> Result<Start, ResumeError> {
     Ok(start)
 }
 
-fn auto_among_earlier_runs(request: &RunRequest) -> Result<Start, ResumeError> {
+fn auto_among_earlier_runs(
+    folders: &mut Folders,
+    request: &RunRequest,
+) -> Result<Start, ResumeError> {
     let why = "it is unfinished and has the same config; resume=none starts afresh";
-    first_usable(earlier_runs(request), request, why, || Ok(fresh(request)))
+    let earlier = earlier_runs(request);
+    first_usable(folders, earlier, request, why, || Ok(fresh(request)))
 }
 
-/// Goes on with the first of `folders` that can be, or else as `otherwise` says.
+/// Goes on with the first of `earlier` that can be, or else as `otherwise` says.
 fn first_usable(
-    folders: impl Iterator<Item = PathBuf>,
+    folders: &mut Folders,
+    earlier: EarlierRuns,
     request: &RunRequest,
     why: &str,
     otherwise: impl FnOnce() -> Result<Start, ResumeError>,
 ) -> Result<Start, ResumeError> {
-    let mut messages = Vec::new();
-    for folder in folders {
-        let folder = match free(&folder) {
+    let mut messages = earlier.notes;
+    for folder in earlier.folders {
+        let folder = match folders.free(&folder) {
             Ok(folder) => folder,
             // Another's, it may be: it must not stand in the way of this one.
-            Err(e) => {
+            Err(ResumeError::RunDir(e)) => {
                 messages.push(format!("not resuming: {}", with_causes(&e)));
                 continue;
             }
+            Err(e) => return Err(e),
         };
         match continued(&folder, request, why) {
             Ok(Some(mut start)) => {
@@ -174,12 +286,16 @@ fn first_usable(
     Ok(start)
 }
 
-fn from_path(path: &Path, request: &RunRequest) -> Result<Start, ResumeError> {
+fn from_path(
+    folders: &mut Folders,
+    path: &Path,
+    request: &RunRequest,
+) -> Result<Start, ResumeError> {
     let is_run = run_dir::checkpoints(path).is_dir();
     let is_same =
         is_inside(path, request.output_dir.path) && is_inside(request.output_dir.path, path);
     if is_run && (is_same || !request.output_dir.is_given()) {
-        let start = continued(&free(path)?, request, "resume names it")?;
+        let start = continued(&folders.free(path)?, request, "resume names it")?;
         let path = path.to_owned();
         return start.ok_or(ResumeError::NothingThere { path });
     }
@@ -192,10 +308,14 @@ fn from_path(path: &Path, request: &RunRequest) -> Result<Start, ResumeError> {
         return started_from(path, request);
     }
     let origin = full_path(path);
-    let of_same_origin =
-        earlier_runs(request).filter(|run| run_dir::origin(run).as_ref() == Some(&origin));
+    let mut earlier = earlier_runs(request);
+    earlier
+        .folders
+        .retain(|run| run_dir::origin(run).as_ref() == Some(&origin));
     let why = "it began from there and is unfinished; another hydra.run.dir branches off again";
-    first_usable(of_same_origin, request, why, || started_from(path, request))
+    first_usable(folders, earlier, request, why, || {
+        started_from(path, request)
+    })
 }
 
 /// A run of its own, from the checkpoint at `path` or the newest of the run there.
@@ -244,12 +364,6 @@ fn newest_checkpoint(folder: &Path) -> Result<Option<(Checkpoint, Vec<String>)>,
     }
 }
 
-/// The full path of a folder that no other process works in.
-fn free(folder: &Path) -> Result<PathBuf, RunDirError> {
-    RunDir::check_free(folder)?;
-    Ok(std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned()))
-}
-
 /// The run goes on in `folder` if it has saved.
 fn continued(folder: &Path, request: &RunRequest, why: &str) -> Result<Option<Start>, ResumeError> {
     let Some((checkpoint, mut messages)) = newest_checkpoint(folder)? else {
@@ -260,10 +374,18 @@ fn continued(folder: &Path, request: &RunRequest, why: &str) -> Result<Option<St
         folder.display(),
         checkpoint.step()
     ));
-    if let Some(earlier) = read_config(folder) {
-        for difference in differences(&earlier, request.config) {
-            messages.push(format!("config changed since: {difference}"));
+    match read_config(folder) {
+        Ok(Some(earlier)) => {
+            let changed = differences(&earlier, request.config).into_iter();
+            messages.extend(changed.map(|one| format!("config changed since: {one}")));
         }
+        Ok(None) => messages.push(format!(
+            "warning: it has no {RESOLVED_CONFIG} to compare the config with"
+        )),
+        Err(error) => messages.push(format!(
+            "warning: no config to compare with: {}",
+            with_causes(&error)
+        )),
     }
     Ok(Some(Start {
         origin: run_dir::origin(folder),
@@ -297,10 +419,29 @@ fn fresh(request: &RunRequest) -> Start {
     }
 }
 
-/// Unfinished runs of the same config, newest first.
-fn earlier_runs(request: &RunRequest) -> impl Iterator<Item = PathBuf> {
-    let folders = request.output_dir.earlier_folders().into_iter();
-    folders
-        .filter(|run| !run_dir::is_finished(run))
-        .filter(|run| holds_same_run(run, request))
+/// What earlier commands have left where this one would work.
+struct EarlierRuns {
+    /// Unfinished runs of the same config, newest first.
+    folders: Vec<PathBuf>,
+    /// What may be one and cannot be read.
+    notes: Vec<String>,
+}
+
+fn earlier_runs(request: &RunRequest) -> EarlierRuns {
+    let mut notes = Vec::new();
+    let mut folders = request.output_dir.earlier_folders(&mut notes);
+    folders.retain(|run| {
+        if run_dir::is_finished(run) {
+            return false;
+        }
+        let is_same = holds_same_run(run, request);
+        match &is_same {
+            Err(ResumeError::UnknownRun { run, why }) if has_result(run) => {
+                notes.push(format!("warning: not resuming {}: {why}", run.display()));
+            }
+            _ => {}
+        }
+        is_same.unwrap_or(false)
+    });
+    EarlierRuns { folders, notes }
 }

@@ -83,14 +83,6 @@ impl FolderChoice {
             Self::Earlier(path) | Self::New(path) | Self::Given(path) => path,
         }
     }
-
-    /// Locks the folder if an earlier run goes on there: nobody else shall take it up meanwhile.
-    pub fn hold(&self) -> Result<HeldFolder, RunDirError> {
-        Ok(HeldFolder(match self {
-            Self::Earlier(path) => Some(RunDir::open(path)?),
-            _ => None,
-        }))
-    }
 }
 
 /// The lock of an earlier run's folder, or none if the run gets another.
@@ -108,9 +100,8 @@ pub struct Entered {
 }
 
 impl HeldFolder {
-    /// Holding nothing: what there is to do needs no folder, or a new one.
-    pub(crate) fn none() -> Self {
-        Self(None)
+    pub(crate) fn new(held: Option<RunDir>) -> Self {
+        Self(held)
     }
 
     /// Makes and locks the folder that was chosen.
@@ -118,19 +109,15 @@ impl HeldFolder {
         let run_dir = match (self.0, choice) {
             (Some(held), _) => held,
             (None, FolderChoice::New(path)) => RunDir::create_new(path)?,
-            (None, FolderChoice::Earlier(path)) => RunDir::open(path)?,
-            (None, FolderChoice::Given(path)) => {
-                let run_dir = RunDir::open(path)?;
-                if run_dir.is_used() {
-                    let (run_dir, aside) = run_dir.set_aside()?;
-                    return Ok(Entered {
-                        run_dir,
-                        moved_aside: Some(aside),
-                    });
-                }
-                run_dir
-            }
+            (None, FolderChoice::Earlier(path) | FolderChoice::Given(path)) => RunDir::open(path)?,
         };
+        if matches!(choice, FolderChoice::Given(_)) && run_dir.is_used() {
+            let (run_dir, aside) = run_dir.set_aside()?;
+            return Ok(Entered {
+                run_dir,
+                moved_aside: Some(aside),
+            });
+        }
         Ok(Entered {
             run_dir,
             moved_aside: None,

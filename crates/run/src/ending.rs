@@ -27,6 +27,10 @@ pub fn conclude(
         let summary = Summary {
             final_val_loss: Some(loss),
             unigram_nats: Some(baselines.unigram_nats),
+            steps: Some(outcome.step),
+            tokens: Some(outcome.tokens),
+            train_loss: outcome.train_loss,
+            wall_time_seconds: Some(outcome.wall_time.as_secs_f64()),
             checkpoint: Some(outcome.checkpoint.clone()),
             tokens_per_second: speed(outcome),
             peak_rss_bytes: tt_metrics::peak_rss_bytes(),
@@ -174,6 +178,7 @@ pub fn command_line(arguments: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use std::path::PathBuf;
+    use std::time::Duration;
 
     use tt_train::Ending;
 
@@ -207,6 +212,9 @@ mod tests {
             step: 10,
             epochs,
             final_val_loss,
+            tokens: 320,
+            train_loss: Some(2.0),
+            wall_time: Duration::from_secs(1),
             checkpoint: PathBuf::from("run/checkpoints/step-00000010"),
             tokens_per_second: 1234.5,
             continuations: Vec::new(),

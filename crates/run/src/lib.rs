@@ -2,7 +2,7 @@
 //!
 //! Deciding and doing are apart. [`decide()`] looks at what is on disk, changes nothing, and gives a value that says which
 //! folder, which checkpoint, how long, and what the user is told; it can be written down and sent to other processes.
-//! [`FolderChoice::hold`] and [`HeldFolder::enter`] then carry it out, in one process.
+//! [`decide_and_hold`] also locks the folder of a run that goes on, and [`HeldFolder::enter`] carries it out, in one process.
 //!
 //! ```
 //! use tt_run::{Decision, OutputDir, Resume, RunRequest, decide_and_hold};
@@ -36,10 +36,12 @@ pub mod quote;
 mod record;
 pub mod run_dir;
 mod same_run;
+mod segments;
 
 pub use decide::{ResumeError, decide, decide_and_hold};
 pub use decision::{Decision, Entered, FolderChoice, HeldFolder, Resume, RunRequest, Start};
 pub use output_dir::OutputDir;
 pub use record::{RecordError, RecordedRun, record};
 pub use run_dir::{RunDir, RunDirError};
-pub use same_run::same_run;
+pub use same_run::{Difference, same_run};
+pub use segments::{RecordedSegment, Segment, segments};

@@ -1,6 +1,7 @@
 //! Where a run would work if it started afresh, and where earlier ones like it have.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// `hydra.run.dir`, or `hydra.sweep.dir`.
@@ -30,31 +31,41 @@ impl<'a> OutputDir<'a> {
         self.folders_by_clock == 0
     }
 
-    /// The folders that earlier commands have made where this one would, newest first: they are named for the time.
-    pub fn earlier_folders(&self) -> Vec<PathBuf> {
+    /// The folders that earlier commands have made where this one would, newest first: they are named for the time. A
+    /// folder that cannot be looked into goes to `notes`.
+    pub fn earlier_folders(&self, notes: &mut Vec<String>) -> Vec<PathBuf> {
         // `outputs`, for `outputs/DATE/TIME`.
         let Some(root) = self.path.ancestors().nth(self.folders_by_clock) else {
             return Vec::new();
         };
         let mut folders = vec![root.to_owned()];
         for _ in 0..self.folders_by_clock {
-            folders = folders
-                .iter()
-                .flat_map(|folder| subfolders(folder))
-                .collect();
+            let mut below = Vec::new();
+            for folder in &folders {
+                match subfolders(folder) {
+                    Ok(found) => below.extend(found),
+                    Err(error) => notes.push(format!(
+                        "warning: no run in {} can go on: {error}",
+                        folder.display()
+                    )),
+                }
+            }
+            folders = below;
         }
         folders.sort_unstable_by(|a, b| b.cmp(a));
         folders
     }
 }
 
-pub(crate) fn subfolders(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
-    // A folder that cannot be read holds no run that could be continued.
-    let entries = fs::read_dir(folder).into_iter().flatten();
-    entries
-        .flatten()
-        .map(|entry| entry.path())
-        .filter(|path| path.is_dir())
+/// Empty if there is no such folder.
+pub(crate) fn subfolders(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let paths = entries.map(|entry| Ok(entry?.path()));
+    let paths = paths.collect::<io::Result<Vec<_>>>()?;
+    Ok(paths.into_iter().filter(|path| path.is_dir()).collect())
 }
 
 #[cfg(test)]

@@ -25,6 +25,19 @@ pub fn set(program: Program) {
     RUNNING.get_or_init(|| program);
 }
 
+/// The process to name to others, if it is not this one.
+static PROCESS: OnceLock<u32> = OnceLock::new();
+
+/// Says that this process works for another, which is the one that a user has started.
+pub fn works_for(process: u32) {
+    PROCESS.get_or_init(|| process);
+}
+
+/// The process that a user would look for, or stop.
+pub(crate) fn process() -> u32 {
+    *PROCESS.get_or_init(std::process::id)
+}
+
 /// The program that is running.
 pub fn running() -> Program {
     *RUNNING.get().unwrap_or(&TPU_TRAIN)

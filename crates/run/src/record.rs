@@ -4,15 +4,20 @@
 
 use std::path::{Path, PathBuf};
 
+use jiff::Timestamp;
 use serde_json::{Map, Value as Json};
 use tt_config::{Composition, Diagnostics, Missing, Node, Value};
 
 use crate::origins::{self, ORIGINS};
 use crate::run_dir::{RESOLVED_CONFIG, RunDir, RunDirError, records};
+use crate::segments::{self, Segment};
 
 const CONFIG: &str = "config.yaml";
 const HYDRA: &str = "hydra.yaml";
 const OVERRIDES: &str = "overrides.yaml";
+/// What is recorded of the config as it was composed.
+pub(crate) const CONFIG_FILES: [&str; 4] = [CONFIG, HYDRA, OVERRIDES, ORIGINS];
+
 const CHOICES: &str = "hydra.runtime.choices";
 
 #[derive(Debug, thiserror::Error)]
@@ -23,9 +28,13 @@ pub enum RecordError {
     Write(#[from] RunDirError),
 }
 
-/// Writes what the run was asked for, and where it is made. From here on it counts as unfinished. Gives the whole
-/// configuration, resolved.
-pub fn record(composition: &mut Composition, run_dir: &RunDir) -> Result<Json, RecordError> {
+/// Writes what the run was asked for, and where it is made, to the run folder and to a new segment of it. From here on it
+/// counts as unfinished. Gives the whole configuration, resolved.
+pub fn record(
+    composition: &mut Composition,
+    run_dir: &RunDir,
+    segment: Segment,
+) -> Result<Json, RecordError> {
     let path = run_dir.path().display().to_string();
     composition.set("hydra.runtime.output_dir", Value::Str(path));
     let overrides = composition.overrides();
@@ -35,6 +44,17 @@ pub fn record(composition: &mut Composition, run_dir: &RunDir) -> Result<Json, R
     let overrides = Node::built_in(Value::List(overrides.collect()));
     let resolved = composition.resolve(Missing::Keep)?;
     run_dir.reopen()?;
+    let environment = tt_metrics::environment();
+    let segment = Segment {
+        started: Some(Timestamp::now().strftime("%F %T").to_string()),
+        host: environment["host"].as_str().map(str::to_owned),
+        ..segment
+    };
+    let segment = segments::begin(run_dir, &segment)?;
+    let write = |name: &str, content: &str| {
+        run_dir.write(&format!("{segment}/{name}"), content)?;
+        run_dir.write(name, content)
+    };
     // As in Hydra: null records nothing of its own.
     let subdir = composition.resolved("hydra.output_subdir", Missing::Refuse)?;
     if let Some(subdir) = subdir.as_str() {
@@ -44,15 +64,15 @@ pub fn record(composition: &mut Composition, run_dir: &RunDir) -> Result<Json, R
             (OVERRIDES, overrides.to_yaml()),
             (ORIGINS, pretty(&origins::of(&resolved))),
         ] {
-            run_dir.write(&format!("{subdir}/{name}"), &content)?;
+            write(&format!("{subdir}/{name}"), &content)?;
         }
     }
     let resolved = resolved.to_json();
     for (name, content) in [
         (RESOLVED_CONFIG, pretty(&resolved)),
-        ("environment.json", pretty(&tt_metrics::environment())),
+        ("environment.json", pretty(&environment)),
     ] {
-        run_dir.write(name, &content)?;
+        write(name, &content)?;
     }
     Ok(resolved)
 }

@@ -8,7 +8,9 @@
 //!   run_id                                 what sinks know the run by, as long as the folder lives
 //!   started_from                           the `resume=PATH` it began from, if it did
 //!   environment.json                       version, git hash, machine
+//!   segments/001/ ...                      the same of each start: see `segments`
 //!   metrics.jsonl  summary.json            what happened; a summary only once the run has finished
+//!   console.log                            what it printed
 //!   device.log                             what a TPU's libraries print
 //!   checkpoints/step-00000500/             Hugging Face layout and trainer state
 //!   .lock                                  held by the process at work; names it
@@ -21,6 +23,8 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::hash::{BuildHasher, Hasher};
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
+
+use crate::program;
 
 /// How a run ended: there only once it has.
 pub const SUMMARY: &str = "summary.json";
@@ -110,7 +114,7 @@ impl RunDir {
         let mut lock = locked(lock, &path)?;
         lock.set_len(0)
             .and_then(|()| lock.rewind())
-            .and_then(|()| write!(lock, "{}", std::process::id()))
+            .and_then(|()| write!(lock, "{}", program::process()))
             .map_err(failed)?;
         Ok(Self { path, _lock: lock })
     }
@@ -228,16 +232,27 @@ fn locked(mut lock: File, path: &Path) -> Result<File, RunDirError> {
     }
 }
 
+/// Whether a run has ever begun in `folder`.
+pub(crate) fn holds_run(folder: &Path) -> bool {
+    let marks = [RESOLVED_CONFIG, "metrics.jsonl", "checkpoints"];
+    marks.iter().any(|name| folder.join(name).exists())
+}
+
 /// Where the run in `folder` keeps its checkpoints.
 pub fn checkpoints(folder: &Path) -> PathBuf {
     folder.join("checkpoints")
 }
 
-/// The folder of the weights that `path` means: the newest checkpoint's, if it is a run's, else itself.
+/// The folder of the weights that `path` means: the newest checkpoint's, if it is a run's or that of its checkpoints, else
+/// itself.
 pub fn weights_folder(path: &Path) -> Result<PathBuf, RunDirError> {
-    let checkpoints = checkpoints(path);
+    let mut checkpoints = checkpoints(path);
     if !checkpoints.is_dir() {
-        return Ok(path.to_owned());
+        // A folder of nothing but checkpoints, whatever it is called.
+        if !tt_checkpoint::holds_checkpoints(path)? {
+            return Ok(path.to_owned());
+        }
+        checkpoints = path.to_owned();
     }
     match tt_checkpoint::latest(&checkpoints)?.checkpoint {
         Some(checkpoint) => Ok(checkpoint.dir().to_owned()),

@@ -1,14 +1,93 @@
 //! Whether two resolved configs are of the same run, and in what they differ.
 
+use std::fmt;
+use std::io;
 use std::path::Path;
 
 use serde_json::Value;
 
 use crate::run_dir::RESOLVED_CONFIG;
 
-/// The resolved config of the run in a folder, if there is one that can be read.
-pub(crate) fn read_config(run: &Path) -> Option<Value> {
-    tt_disk::read_json(&run.join(RESOLVED_CONFIG)).ok()
+/// What cannot change a number of a run, and is nobody's business.
+const LEFT_OUT: [&str; 16] = [
+    "hydra",
+    "resume",
+    "logging",
+    "device.threads",
+    "device.isa",
+    "device.cores",
+    "device.memory_gb",
+    "device.fallback",
+    "device.sync",
+    "device.timeout_seconds",
+    "device.restart",
+    "sweep",
+    "data.num_workers",
+    "trainer.log_interval",
+    "name",
+    "notes",
+];
+
+/// What makes another run of it and yet the same experiment: its length, what is done on the way, and what is done about
+/// a step that fails. It may change where a run goes on in its folder, and is said.
+const MAY_CHANGE: [&str; 14] = [
+    "trainer.max_steps",
+    "trainer.num_epochs",
+    "trainer.checkpoint_interval",
+    "trainer.checkpoint",
+    "trainer.eval_interval",
+    "trainer.sample_interval",
+    "trainer.sample",
+    "trainer.optimizer_metrics",
+    "trainer.on_optimizer_change",
+    "trainer.bad_steps",
+    "trainer.spike_guard",
+    "model.remat",
+    "project",
+    "debug",
+];
+
+/// The resolved config of the run in a folder; `None` if none was recorded. Error: it cannot be read.
+pub(crate) fn read_config(run: &Path) -> tt_disk::Result<Option<Value>> {
+    match tt_disk::read_json(&run.join(RESOLVED_CONFIG)) {
+        Ok(config) => Ok(Some(config)),
+        Err(tt_disk::Error::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// A key in which two configs differ.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Difference {
+    pub key: String,
+    /// `None`: there is no such key.
+    pub old: Option<Value>,
+    pub new: Option<Value>,
+}
+
+impl Difference {
+    fn is_in(&self, keys: &[&str]) -> bool {
+        keys.iter().any(|key| {
+            let rest = self.key.strip_prefix(key);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        })
+    }
+
+    /// Whether it makes another experiment of the run.
+    pub(crate) fn is_refused(&self) -> bool {
+        !self.is_in(&MAY_CHANGE)
+    }
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown =
+            |value: &Option<Value>| value.as_ref().map_or("(absent)".into(), Value::to_string);
+        let (key, old, new) = (&self.key, shown(&self.old), shown(&self.new));
+        write!(f, "{key}: {old} -> {new}")
+    }
 }
 
 /// Whether two resolved configs are of the same run.
@@ -20,37 +99,20 @@ pub fn same_run(a: &Value, b: &Value) -> bool {
     differences(a, b).is_empty()
 }
 
-/// The keys that matter to [`same_run`] and differ, as `key: old -> new`.
-pub(crate) fn differences(old: &Value, new: &Value) -> Vec<String> {
-    const LEFT_OUT: [&str; 16] = [
-        "hydra",
-        "resume",
-        "logging",
-        "device.threads",
-        "device.isa",
-        "device.cores",
-        "device.memory_gb",
-        "device.fallback",
-        "device.sync",
-        "device.timeout_seconds",
-        "device.restart",
-        "sweep",
-        "data.num_workers",
-        "trainer.log_interval",
-        "name",
-        "notes",
-    ];
+/// The keys that matter to [`same_run`] and differ.
+pub(crate) fn differences(old: &Value, new: &Value) -> Vec<Difference> {
     let mut found = Vec::new();
     compare("", old, new, &mut |key, old, new| {
-        let shown = |value: Option<&Value>| value.map_or("(absent)".to_owned(), Value::to_string);
-        found.push(format!("{key}: {} -> {}", shown(old), shown(new)));
+        found.push(Difference {
+            key: key.to_owned(),
+            old: old.cloned(),
+            new: new.cloned(),
+        });
     });
-    found.retain(|difference| {
-        !LEFT_OUT.iter().any(|key| {
-            let rest = difference.strip_prefix(key);
-            rest.is_some_and(|rest| rest.starts_with(['.', ':']))
-        })
-    });
+    // Versions differ in the keys that they know; null asks nothing of one.
+    let is_null = |value: &Option<Value>| value.as_ref().is_none_or(Value::is_null);
+    let is_nothing = |one: &Difference| is_null(&one.old) && is_null(&one.new);
+    found.retain(|one| !one.is_in(&LEFT_OUT) && !is_nothing(one));
     found
 }
 
@@ -119,6 +181,38 @@ mod tests {
             "trainer.gone: 1 -> (absent)",
             "loggings: 1 -> 2",
         ];
-        assert_eq!(differences(&old, &new), expected);
+        let found = differences(&old, &new);
+        let found: Vec<_> = found.iter().map(Difference::to_string).collect();
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn length_and_what_is_done_on_the_way_may_change_and_nothing_else() {
+        let old = json!({
+            "lr": 1, "data": {"sequence_length": 8}, "device": {"type": "cpu"},
+            "trainer": {"max_steps": 3, "sample": {"count": 1}, "sample_rate": 1},
+        });
+        let new = json!({
+            "lr": 2, "data": {"sequence_length": 9}, "device": {"type": "tpu"}, "later": null,
+            "trainer": {"max_steps": 5, "sample": {"count": 2}, "sample_rate": 2},
+        });
+        let found = differences(&old, &new);
+        let refused = found.iter().filter(|one| one.is_refused());
+        let refused: Vec<_> = refused.map(|one| one.key.as_str()).collect();
+        let expected = [
+            "lr",
+            "data.sequence_length",
+            "device.type",
+            "trainer.sample_rate",
+        ];
+        assert_eq!(refused, expected);
+    }
+
+    #[test]
+    fn a_config_that_cannot_be_read_is_not_taken_for_absent() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(read_config(folder.path()).unwrap(), None);
+        std::fs::write(folder.path().join(RESOLVED_CONFIG), "{\"lr\": ").unwrap();
+        assert!(read_config(folder.path()).is_err());
     }
 }

@@ -34,8 +34,8 @@ pub struct TrainerConfig {
     /// Rows of an optimizer step. Rows beyond `micro_batch_size` are handled one micro-batch after the other.
     #[schemars(range(min = 1))]
     pub global_batch_size: usize,
-    /// Rows held in memory at once; divides `global_batch_size`.
-    #[schemars(range(min = 1))]
+    /// Rows held in memory at once; divides `global_batch_size`. Null: the largest divisor of it that is at most 4.
+    #[schemars(with = "Option<usize>", range(min = 1))]
     pub micro_batch_size: usize,
     /// Steps between checkpoints; null: only at the end.
     #[serde(default)]
@@ -85,9 +85,23 @@ pub struct TrainerConfig {
     /// Further optimizers by name, each for parameters of its own; `optimizer` has the rest.
     #[serde(default)]
     pub multiple_optimizers: Option<Ordered<OptimizerGroupConfig>>,
+    /// What is done on resume if the checkpoint has the state of another optimizer.
+    #[serde(default)]
+    pub on_optimizer_change: OnOptimizerChange,
     /// Logs the optimizers' metrics every `log_interval` steps: how far weights move, and what each has of its own.
     #[serde(default)]
     pub optimizer_metrics: bool,
+}
+
+/// `trainer.on_optimizer_change`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OnOptimizerChange {
+    /// The run is refused.
+    #[default]
+    Refuse,
+    /// It goes on with the weights, the step and the data position, and an empty state of the optimizer.
+    Fresh,
 }
 
 impl TrainerConfig {

@@ -14,6 +14,17 @@ pub enum Error {
     /// A checkpoint that does not belong to this run.
     #[error("checkpoint: {0}")]
     State(String),
+    #[error(
+        "checkpoint {checkpoint}: it has the state of the optimizer {saved}, which is nothing to {own}; \
+         `trainer.on_optimizer_change=fresh` goes on with an empty state, \
+         `resume=none model.pretrained_url={checkpoint}` begins a new run from its weights",
+        checkpoint = checkpoint.display()
+    )]
+    OtherOptimizer {
+        checkpoint: PathBuf,
+        saved: String,
+        own: String,
+    },
     #[error("cannot write {}: {source}", path.display())]
     Write {
         path: PathBuf,

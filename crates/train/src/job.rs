@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tt_checkpoint::Checkpoint;
 use tt_collators::{Loader, Pipeline};
@@ -70,6 +71,12 @@ pub struct Outcome {
     pub epochs: Option<(u64, bool)>,
     /// Mean nats per token on the validation split at the end; `None` if stopped early.
     pub final_val_loss: Option<f32>,
+    /// Tokens of all steps.
+    pub tokens: u64,
+    /// Of the last step; `None` if this process has made none.
+    pub train_loss: Option<f32>,
+    /// From the start of training in this process.
+    pub wall_time: Duration,
     /// Folder of the last checkpoint.
     pub checkpoint: PathBuf,
     /// Over this process's steps, without validation and checkpoints.
@@ -111,7 +118,12 @@ impl TrainJob {
         }
         let (mut tokens, mut cursor, mut validated) = (0, None, None);
         if let Some(checkpoint) = &resume {
-            let state = snapshot::restore(&mut training, &mut *trainer, checkpoint)?;
+            let state = snapshot::restore(
+                &mut training,
+                &mut *trainer,
+                checkpoint,
+                config.on_optimizer_change,
+            )?;
             if state.seed != seed {
                 let why = format!("made with seed {}, this run has {seed}", state.seed);
                 return Err(Error::State(why));

@@ -60,7 +60,9 @@ use tt_nn::Forward;
 pub use adapted::{Adapted, draw_base, load_adapter, load_base};
 pub use bad_step::BadStep;
 pub use base::{Base, BaseOrigin};
-pub use config::{OptimizerConfig, OptimizerGroupConfig, SampleConfig, TrainerConfig};
+pub use config::{
+    OnOptimizerChange, OptimizerConfig, OptimizerGroupConfig, SampleConfig, TrainerConfig,
+};
 pub use device_batch::DeviceBatch;
 pub use error::{Error, Result};
 pub use finding::{Finding, Place, Values};
@@ -71,7 +73,7 @@ pub use loss_scale::LossScaleConfig;
 pub use reduce::{Local, Reduce};
 pub use rehearsal::{Footprint, ParameterCount, Rehearsal};
 pub use spikes::{Spike, SpikeAction, SpikeGuardConfig};
-pub use state::TrainState;
+pub use state::{OptimizerState, TrainState};
 pub use step::{Judgement, StepOutput};
 pub use stop::StopFlag;
 pub use totals::{StepNumbers, Totals};

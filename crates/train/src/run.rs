@@ -23,7 +23,7 @@ use crate::error::{Error, Result};
 use crate::guard::{Cause, Verdict};
 use crate::job::{Ending, Outcome, Prepared};
 use crate::snapshot::snapshot;
-use crate::state::TrainState;
+use crate::state::{OptimizerState, TrainState};
 use crate::step::StepOutput;
 use crate::stop::StopFlag;
 use crate::training::Training;
@@ -54,6 +54,8 @@ pub(crate) struct Run {
     checkpoint: Option<PathBuf>,
     trained: Duration,
     trained_tokens: u64,
+    train_loss: Option<f32>,
+    started: Instant,
 }
 
 impl Run {
@@ -86,6 +88,8 @@ impl Run {
             validated: prepared.validated,
             trained: Duration::ZERO,
             trained_tokens: 0,
+            train_loss: None,
+            started: Instant::now(),
         })
     }
 
@@ -163,6 +167,7 @@ impl Run {
         let tokens = ids.filter(|&&segment| segment != 0).count() as u64;
         self.trained += elapsed;
         self.trained_tokens += tokens;
+        self.train_loss = Some(output.numbers.loss);
         self.log(
             step,
             &output,
@@ -333,6 +338,7 @@ impl Run {
             cursor: self.cursor,
             data: self.data.fingerprint().to_owned(),
             validated: self.validated,
+            optimizers: OptimizerState::of(&self.training.optimizers, self.training.step),
             base: None, // filled in with the parameters
             instruction_set: self.training.device.instruction_set().to_owned(),
             guard: self.training.guard.state(),
@@ -392,6 +398,9 @@ impl Run {
             step: self.training.step,
             epochs: self.config.num_epochs.map(|all| (all, self.exhausted)),
             final_val_loss,
+            tokens: self.tokens,
+            train_loss: self.train_loss,
+            wall_time: self.started.elapsed(),
             checkpoint: self.checkpoint.clone().unwrap_or_default(),
             tokens_per_second: self.trained_tokens as f64
                 / self.trained.as_secs_f64().max(f64::MIN_POSITIVE),

@@ -9,9 +9,11 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 use tt_checkpoint::{Checkpoint, Snapshot, TensorMap, Weights};
 use tt_data::Tokenizer;
+use tt_optimizers::{MAIN, Optimizers};
 use tt_tensor::{Device, Shard, Tensor};
 
 use crate::Trainer;
+use crate::config::OnOptimizerChange;
 use crate::error::{Error, Result};
 use crate::saved_tensor::SavedTensor;
 use crate::state::TrainState;
@@ -68,8 +70,66 @@ pub(crate) fn restore(
     training: &mut Training,
     trainer: &mut dyn Trainer,
     checkpoint: &Checkpoint,
+    on_change: OnOptimizerChange,
 ) -> Result<TrainState> {
     let state = TrainState::read(checkpoint)?;
+    if takes_optimizer_state(&state, &training.optimizers, checkpoint, on_change)? {
+        restore_optimizers(training, &state, checkpoint)?;
+    }
+    trainer.restore(&state.trainer)?;
+    training.guard.restore(state.guard.clone());
+    training.step = state.step;
+    Ok(state)
+}
+
+/// Whether the state of the checkpoint's optimizers is of these. Slots of different optimizers often have the same names
+/// and shapes and never the same meaning, so it is their types that decide.
+fn takes_optimizer_state(
+    state: &TrainState,
+    optimizers: &Optimizers,
+    checkpoint: &Checkpoint,
+    on_change: OnOptimizerChange,
+) -> Result<bool> {
+    let saved = state
+        .optimizers
+        .iter()
+        .map(|it| (it.name.as_str(), it.kind.as_str()));
+    let mut saved: Vec<_> = saved.collect();
+    let mut own: Vec<_> = optimizers.kinds().collect();
+    saved.sort_unstable();
+    own.sort_unstable();
+    // The oldest checkpoints do not say.
+    if saved.is_empty() || saved == own {
+        return Ok(true);
+    }
+    if on_change == OnOptimizerChange::Fresh {
+        return Ok(false);
+    }
+    Err(Error::OtherOptimizer {
+        checkpoint: checkpoint.dir().to_owned(),
+        saved: listed(&saved),
+        own: listed(&own),
+    })
+}
+
+/// `adamw.AdamW`, or `muon: muon.Muon, rest: adamw.AdamW` of several.
+fn listed(optimizers: &[(&str, &str)]) -> String {
+    match optimizers {
+        [(MAIN, kind)] => (*kind).to_owned(),
+        _ => {
+            let each = optimizers
+                .iter()
+                .map(|(name, kind)| format!("{name}: {kind}"));
+            each.collect::<Vec<_>>().join(", ")
+        }
+    }
+}
+
+fn restore_optimizers(
+    training: &mut Training,
+    state: &TrainState,
+    checkpoint: &Checkpoint,
+) -> Result<()> {
     let weights = checkpoint.optimizer()?;
     let device = training.device;
     let steps = state.optimizer_steps;
@@ -83,10 +143,7 @@ pub(crate) fn restore(
                 why,
             })
         })?;
-    trainer.restore(&state.trainer)?;
-    training.guard.restore(state.guard.clone());
-    training.step = state.step;
-    Ok(state)
+    Ok(())
 }
 
 /// The part `shard` of a slot.

@@ -6,6 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use tt_checkpoint::Checkpoint;
 use tt_data::Cursor;
+use tt_optimizers::Optimizers;
 
 use crate::base::Base;
 use crate::error::{Error, Result};
@@ -28,6 +29,9 @@ pub struct TrainState {
     /// Step and loss of the last validation, which is not logged twice.
     #[serde(default, deserialize_with = "step_and_loss")]
     pub validated: Option<(u64, f32)>,
+    /// The optimizers whose state lies beside this; empty in checkpoints of versions that did not say.
+    #[serde(default)]
+    pub optimizers: Vec<OptimizerState>,
     /// Instruction set of the kernels: resuming on another changes rounding.
     pub instruction_set: String,
     /// Skipped steps, loss scale, and the steps that the next is compared with.
@@ -40,7 +44,44 @@ pub struct TrainState {
     pub trainer: Value,
 }
 
+/// What a checkpoint says of an optimizer besides its tensors.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OptimizerState {
+    pub name: String,
+    /// `trainer.optimizer.type`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The learning rate that the next step would have had.
+    pub next_lr: f64,
+}
+
+impl OptimizerState {
+    /// Of each optimizer, after `step` steps.
+    pub(crate) fn of(optimizers: &Optimizers, step: u64) -> Vec<Self> {
+        let rates = optimizers.rates(step).map(|(_, rate)| rate);
+        let all = optimizers.kinds().zip(rates);
+        let all = all.map(|((name, kind), next_lr)| Self {
+            name: name.to_owned(),
+            kind: kind.to_owned(),
+            next_lr,
+        });
+        all.collect()
+    }
+}
+
 impl TrainState {
+    /// Where the learning rate of the next step is not what it would have been in the run that was saved: (optimizer,
+    /// before, now).
+    pub fn rate_changes<'o>(&self, optimizers: &'o Optimizers) -> Vec<(&'o str, f64, f64)> {
+        let changes = optimizers.rates(self.step).filter_map(|(name, now)| {
+            let before = self.optimizers.iter().find(|it| it.name == name)?.next_lr;
+            // The same schedule gives the same bits on one machine, and all but the same on another.
+            let is_same = (now - before).abs() <= 1e-9 * before.abs();
+            (!is_same).then_some((name, before, now))
+        });
+        changes.collect()
+    }
+
     /// What `checkpoint` says of its run.
     pub fn read(checkpoint: &Checkpoint) -> Result<Self> {
         serde_json::from_value(checkpoint.state()?)

@@ -4,8 +4,7 @@
 //! figures. The data set is not opened: rows count as full, of `data.sequence_length` tokens.
 
 use tt_config::Composition;
-use tt_nn::ParamTree;
-use tt_tensor::{Device, MetaDevice, Seed};
+use tt_tensor::MetaDevice;
 use tt_train::{Footprint, Rehearsal, TrainerConfig};
 
 use crate::failure::Failure;
@@ -62,24 +61,17 @@ fn rehearse(
     with_remat: bool,
 ) -> Result<Footprint, Failure> {
     let batch = setup.batch_spec().map_err(Failure::request)?;
+    let meta = MetaDevice::new();
+    let params = setup.unallocated_params(meta).map_err(Failure::run)?;
     let Setup {
         config,
         model,
         recompute,
-        adapter,
         trainer,
         trainer_config,
         optimizers,
         ..
     } = setup;
-    let meta = MetaDevice::new();
-    // Weights to start from would have the same shapes, so there is no need to read them.
-    let device = Device::Meta(meta);
-    let params = match &adapter {
-        Some(adapter) => adapter.on_new_weights(&*model, device),
-        None => ParamTree::init(&model.params(), Seed::new(0), device).map_err(Into::into),
-    };
-    let params = params.map_err(Failure::run)?;
     // The length changes rates alone, and may only be known with the data.
     let run_length = Some(trainer_config.max_steps.unwrap_or(u64::MAX));
     let optimizers = optimizers.build(&params, run_length, composition)?;

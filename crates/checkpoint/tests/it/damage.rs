@@ -232,6 +232,25 @@ fn weights_truncated_anywhere_are_one_error_with_file_and_sizes() {
 }
 
 #[test]
+fn what_is_wrong_with_a_weights_file_is_said_as_it_is() {
+    let (_dir, path, full) = weights_file();
+    let said = |bytes: &[u8]| {
+        fs::write(&path, bytes).unwrap();
+        Weights::open(&path).unwrap_err().to_string()
+    };
+    assert!(said(b"").ends_with("is truncated: the file is empty"));
+    let longer = said(&[&full[..], &[0; 3]].concat());
+    assert!(longer.contains("and 3 more follow"), "{longer}");
+    assert!(!longer.contains("truncated"), "{longer}");
+
+    let header = br#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[2,3],"data_offsets":[8,16]}}"#;
+    let length = (header.len() as u64).to_le_bytes();
+    let misfit = said(&[&length[..], header, &[0; 16]].concat());
+    let expected = "tensor `b`: [2, 3] of F32 takes 24 bytes, and has 8";
+    assert!(misfit.ends_with(expected), "{misfit}");
+}
+
+#[test]
 fn no_byte_of_a_header_can_make_reading_panic() {
     let (_dir, path, full) = weights_file();
     let header_end = 8 + u64::from_le_bytes(full[..8].try_into().unwrap()) as usize;

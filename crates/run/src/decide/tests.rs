@@ -2,12 +2,11 @@
 
 use std::fs;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use tt_checkpoint::{CheckpointConfig, HostTensor, Snapshot, Writer};
 
 use super::*;
-use crate::output_dir::{OutputDir, subfolders};
-use crate::run_dir::RESOLVED_CONFIG;
+use crate::output_dir::OutputDir;
 
 /// A run folder as a killed run leaves it, with a checkpoint at `step`.
 fn leave_run(root: &Path, name: &str, config: &Value, step: Option<u64>) -> PathBuf {
@@ -93,7 +92,7 @@ fn the_newest_unfinished_run_of_the_same_config_goes_on() {
 
 /// Cuts a file of each checkpoint short.
 fn damage(run: &Path) {
-    for step in subfolders(&run_dir::checkpoints(run)) {
+    for step in subfolders(&run_dir::checkpoints(run)).unwrap() {
         fs::write(step.join("model.safetensors"), "").unwrap();
     }
 }
@@ -269,4 +268,135 @@ fn a_run_that_goes_on_is_held_until_it_is_let_go() {
         (entered.run_dir.path(), entered.moved_aside),
         (run.as_path(), None)
     );
+}
+
+/// Makes the run's checkpoint at `step` one that was killed before it got its name.
+fn take_its_name(run: &Path, step: u64) {
+    let checkpoints = run_dir::checkpoints(run);
+    let name = format!("step-{step:08}");
+    let temp = checkpoints.join(format!(".tmp-{name}-1"));
+    fs::rename(checkpoints.join(name), temp).unwrap();
+}
+
+#[test]
+fn a_checkpoint_that_lacks_only_its_name_is_the_newest() {
+    let root = tempfile::tempdir().unwrap();
+    let config = json!({});
+    let name = "2026-01-01/00-00-00";
+    let run = leave_run(root.path(), name, &config, Some(200));
+    leave_run(root.path(), name, &config, Some(300));
+    take_its_name(&run, 300);
+    for resume in [Resume::Auto, Resume::From(run.clone())] {
+        let (decision, held) = decide_and_hold(&in_folder(&run, &config, resume)).unwrap();
+        assert_eq!(started(decision).first_step(), 300);
+        drop(held);
+        take_its_name(&run, 300);
+    }
+}
+
+#[test]
+fn a_run_whose_only_checkpoint_lacks_its_name_goes_on() {
+    let root = tempfile::tempdir().unwrap();
+    let config = json!({});
+    let run = leave_run(root.path(), "2026-01-01/00-00-00", &config, Some(3));
+    take_its_name(&run, 3);
+    let run_dir = root.path().join("outputs/2026-06-01/00-00-00");
+    let output_dir = OutputDir {
+        path: &run_dir,
+        folders_by_clock: 2,
+    };
+    let request = RunRequest {
+        output_dir,
+        ..in_folder(&run_dir, &config, Resume::Auto)
+    };
+    let (decision, _held) = decide_and_hold(&request).unwrap();
+    let start = started(decision);
+    assert_eq!(
+        (start.folder.path(), start.first_step()),
+        (run.as_path(), 3)
+    );
+}
+
+#[test]
+fn another_experiment_does_not_go_on_in_a_named_folder() {
+    let root = tempfile::tempdir().unwrap();
+    let config = json!({"lr": 0.1, "trainer": {"max_steps": 3}});
+    let run = leave_run(root.path(), "2026-01-01/00-00-00", &config, Some(3));
+    let other = json!({"lr": 0.2, "model": {"hidden_size": 8}, "trainer": {"max_steps": 5}});
+    for is_finished in [false, true] {
+        if is_finished {
+            fs::write(run.join("summary.json"), "{}").unwrap();
+        }
+        let before = fs::read_dir(&run).unwrap().count();
+        let error = decide_and_hold(&in_folder(&run, &other, Resume::Auto)).unwrap_err();
+        let text = error.to_string();
+        for said in [
+            "lr: 0.1 -> 0.2",
+            "model: (absent) -> ",
+            "resume=none",
+            "hydra.run.dir=",
+        ] {
+            assert!(text.contains(said), "{text}");
+        }
+        assert!(
+            text.contains(&format!("resume={}", run.display())),
+            "{text}"
+        );
+        assert!(!text.contains("max_steps: 3"), "{text}");
+        assert_eq!(fs::read_dir(&run).unwrap().count(), before);
+
+        // On purpose it does.
+        let named = in_folder(&run, &other, Resume::From(run.clone()));
+        let start = started(decide(&named).unwrap());
+        assert!(
+            start
+                .messages
+                .contains(&"config changed since: lr: 0.1 -> 0.2".to_owned())
+        );
+    }
+}
+
+#[test]
+fn a_run_that_never_saved_stands_in_nobodys_way() {
+    let root = tempfile::tempdir().unwrap();
+    let run = leave_run(
+        root.path(),
+        "2026-01-01/00-00-00",
+        &json!({"lr": 0.1}),
+        None,
+    );
+    let other = json!({"lr": 0.2});
+    let request = in_folder(&run, &other, Resume::Auto);
+    let (decision, held) = decide_and_hold(&request).unwrap();
+    let start = started(decision);
+    assert_eq!(start.folder, FolderChoice::Given(run.clone()));
+    let entered = held.enter(&start.folder).unwrap();
+    assert!(entered.moved_aside.is_some());
+}
+
+#[test]
+fn a_config_that_cannot_be_read_is_not_taken_for_another() {
+    let root = tempfile::tempdir().unwrap();
+    let config = json!({"lr": 0.1});
+    let run = leave_run(root.path(), "2026-01-01/00-00-00", &config, Some(3));
+    fs::write(run.join(RESOLVED_CONFIG), "{\"lr\":").unwrap();
+    let error = decide(&in_folder(&run, &config, Resume::Auto)).unwrap_err();
+    assert!(error.to_string().contains(RESOLVED_CONFIG), "{error}");
+
+    // One that was merely found is passed over, and not in silence.
+    let start = auto(root.path(), &config);
+    assert!(start.checkpoint.is_none());
+    let [message] = &start.messages[..] else {
+        panic!("{:?}", start.messages);
+    };
+    assert!(message.contains(RESOLVED_CONFIG), "{message}");
+
+    fs::remove_file(run.join(RESOLVED_CONFIG)).unwrap();
+    let error = decide(&in_folder(&run, &config, Resume::Auto)).unwrap_err();
+    assert!(
+        error.to_string().contains("has no resolved_config"),
+        "{error}"
+    );
+    let named = decide(&in_folder(&run, &config, Resume::From(run.clone())));
+    assert_eq!(started(named.unwrap()).first_step(), 3);
 }

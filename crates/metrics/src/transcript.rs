@@ -1,0 +1,193 @@
+//! What a process prints, kept in a file as well: both streams, in the order in which they were written.
+//!
+//! Whoever prints also calls [`keep`]. A thread writes the file, so that a disk that is slow, full or gone can neither
+//! stop a run nor make it wait: what the thread cannot take is left out, and said so in its place.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{self, Write},
+    path::Path,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        mpsc::{self, Receiver, SyncSender, TrySendError},
+    },
+    thread,
+    time::Duration,
+};
+
+/// The file in a run folder.
+pub const CONSOLE_LOG: &str = "console.log";
+
+/// What is held until there is a file. Commands without one print more, and keep the beginning for nothing.
+const MOST_WAITING_BYTES: usize = 1 << 16;
+
+/// Texts on their way to the thread. A run prints a few a second.
+const MOST_QUEUED: usize = 1024;
+
+/// How long the end of a process waits for the last of them.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+static TRANSCRIPT: Mutex<Transcript> = Mutex::new(Transcript::Waiting(String::new()));
+
+enum Transcript {
+    /// Printed before the file was known.
+    Waiting(String),
+    Writing(Writing),
+    /// Ended, or the file cannot be written.
+    Off,
+}
+
+struct Writing {
+    texts: SyncSender<String>,
+    /// Disconnected once all is written.
+    done: Receiver<()>,
+    num_lost: u64,
+}
+
+/// Keeps a text that was printed, line breaks included.
+pub fn keep(text: &str) {
+    let mut transcript = transcript();
+    match &mut *transcript {
+        Transcript::Waiting(waiting) => {
+            if waiting.len() + text.len() <= MOST_WAITING_BYTES {
+                waiting.push_str(text);
+            }
+        }
+        Transcript::Writing(writing) => {
+            if !writing.send(text) {
+                *transcript = Transcript::Off;
+            }
+        }
+        Transcript::Off => {}
+    }
+}
+
+/// From here on, what is printed is appended to `file`: first `header`, then what was printed before.
+pub fn begin(file: &Path, header: &str) -> io::Result<()> {
+    let mut transcript = transcript();
+    let Transcript::Waiting(waiting) = &*transcript else {
+        return Ok(());
+    };
+    let begun = OpenOptions::new().create(true).append(true).open(file);
+    let begun = begun.and_then(|file| Writing::start(file, format!("{header}\n{waiting}")));
+    match begun {
+        Ok(writing) => *transcript = Transcript::Writing(writing),
+        Err(error) => {
+            *transcript = Transcript::Off;
+            return Err(error);
+        }
+    }
+    drop(transcript);
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        keep(&format!("{panic}\n"));
+        before(panic);
+    }));
+    Ok(())
+}
+
+/// Waits a little for what is still to be written. Later texts are not kept.
+pub fn end() {
+    let ended = std::mem::replace(&mut *transcript(), Transcript::Off);
+    if let Transcript::Writing(Writing { texts, done, .. }) = ended {
+        drop(texts);
+        let _ = done.recv_timeout(PATIENCE); // an error tells that all is done, or that it takes too long
+    }
+}
+
+/// Appends to the transcript of a process that has ended, if it can be done.
+pub fn append(file: &Path, text: &str) {
+    let file = OpenOptions::new().append(true).open(file);
+    let _ = file.and_then(|mut file| file.write_all(text.as_bytes()));
+}
+
+fn transcript() -> MutexGuard<'static, Transcript> {
+    TRANSCRIPT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Writing {
+    fn start(mut file: File, first: String) -> io::Result<Self> {
+        let (texts, incoming) = mpsc::sync_channel::<String>(MOST_QUEUED);
+        let (all_written, done) = mpsc::channel();
+        thread::Builder::new()
+            .name("console log".into())
+            .spawn(move || {
+                let _all_written: mpsc::Sender<()> = all_written;
+                for text in std::iter::once(first).chain(incoming) {
+                    if file.write_all(text.as_bytes()).is_err() {
+                        return;
+                    }
+                }
+            })?;
+        Ok(Self {
+            texts,
+            done,
+            num_lost: 0,
+        })
+    }
+
+    /// Whether there is still somebody to write.
+    fn send(&mut self, text: &str) -> bool {
+        let text = match self.num_lost {
+            0 => text.to_owned(),
+            lost => format!(
+                "[{lost} texts are missing here: they could not be written in time]\n{text}"
+            ),
+        };
+        match self.texts.try_send(text) {
+            Ok(()) => self.num_lost = 0,
+            Err(TrySendError::Full(_)) => self.num_lost += 1,
+            Err(TrySendError::Disconnected(_)) => return false,
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn texts_are_appended_in_their_order() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(CONSOLE_LOG);
+        fs::write(&path, "before\n").unwrap();
+        let file = OpenOptions::new().append(true).open(&path).unwrap();
+        let mut writing = Writing::start(file, "a\n".to_owned()).unwrap();
+        assert!(writing.send("b\n"));
+        assert!(writing.send("c\n"));
+        drop(writing.texts);
+        let _ = writing.done.recv();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "before\na\nb\nc\n");
+    }
+
+    #[test]
+    fn a_file_that_takes_nothing_makes_nobody_wait() {
+        let (texts, incoming) = mpsc::sync_channel(2);
+        let (_sender, done) = mpsc::channel();
+        let mut writing = Writing {
+            texts,
+            done,
+            num_lost: 0,
+        };
+        assert!((0..5).all(|_| writing.send("x\n")));
+        assert_eq!(writing.num_lost, 3);
+        incoming.recv().unwrap();
+        assert!(writing.send("y\n"));
+        let last = incoming.iter().nth(1).unwrap();
+        assert!(last.starts_with("[3 texts are missing here") && last.ends_with("y\n"));
+        drop(incoming);
+        assert!(!writing.send("z\n"));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_full_disk_ends_the_transcript_alone() {
+        let file = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let mut writing = Writing::start(file, "a\n".to_owned()).unwrap();
+        let _ = writing.done.recv();
+        assert!(!writing.send("b\n"));
+    }
+}
