@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tt_config::Table;
 use tt_data::{
     Cursor, DataConfig, DataError, Dataset, Location, OpenSource, Order, Row, SOURCES, Shard,
-    Source, Tokenizer, cache_folder,
+    Source, Tokenizer, TokenizerOrigin, cache_folder,
 };
 
 use crate::baselines::{Baselines, Bigrams, unigram_nats};
@@ -34,9 +34,8 @@ pub struct PipelineOptions {
     pub shard: Shard,
     /// Where a trained tokenizer is kept.
     pub cache: Option<PathBuf>,
-    /// A tokenizer, or a folder with one, that comes with the model: taken where the config names
-    /// none, instead of training one.
-    pub tokenizer: Option<PathBuf>,
+    /// The tokenizer that comes with the model: taken where the config names none, instead of training one.
+    pub tokenizer: Option<TokenizerOrigin>,
     /// What `data.dataset.url` may name.
     pub sources: Table<OpenSource>,
     /// What `data.collator.type` may name.
@@ -266,8 +265,9 @@ impl BatchSpec {
     pub fn planned(config: &DataConfig, options: &PipelineOptions) -> Result<Self, DataError> {
         let eos_token = config.tokenizer.eos_token.as_deref();
         let configured = config.tokenizer.path.as_deref().map(Path::new);
-        let tokenizer = match configured.or(options.tokenizer.as_deref()) {
-            Some(path) if path.exists() => Tokenizer::load(path, eos_token)?,
+        let tokenizer = match (configured, &options.tokenizer) {
+            (Some(path), _) if path.exists() => Tokenizer::load(path, eos_token)?,
+            (None, Some(origin)) => Tokenizer::load_from(origin, eos_token)?,
             _ => Tokenizer::bytes()?,
         };
         let collator = build_collator(config, &options.collators, &Arc::new(tokenizer))?;
@@ -299,7 +299,7 @@ fn open_tokenizer(
     train: &dyn Source,
 ) -> Result<Tokenizer, DataError> {
     match (&config.tokenizer.path, &options.tokenizer) {
-        (None, Some(path)) => Tokenizer::load(path, config.tokenizer.eos_token.as_deref()),
+        (None, Some(origin)) => Tokenizer::load_from(origin, config.tokenizer.eos_token.as_deref()),
         _ => Tokenizer::open(&config.tokenizer, train, options.cache.as_deref()),
     }
 }

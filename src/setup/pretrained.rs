@@ -7,6 +7,7 @@ use serde_json::Value;
 use tt_adapters::BaseDType;
 use tt_checkpoint::Weights;
 use tt_config::{Composition, Diagnostics};
+use tt_data::TokenizerOrigin;
 use tt_models::Model;
 use tt_nn::ParamTree;
 use tt_tensor::Device;
@@ -66,9 +67,38 @@ impl Pretrained {
         &self.config_path
     }
 
-    /// The tokenizer that the weights were trained with, if it is there.
-    pub(crate) fn tokenizer(&self) -> Option<PathBuf> {
-        Some(self.folder.join(TOKENIZER)).filter(|path| path.exists())
+    /// The tokenizer that the weights were trained with: the one beside them, else the one within their file. Error: a
+    /// sentence why there is none.
+    pub(crate) fn tokenizer(&self) -> Result<TokenizerOrigin, String> {
+        let beside = self.folder.join(TOKENIZER);
+        if beside.exists() {
+            return Ok(TokenizerOrigin::Path(beside));
+        }
+        let file = self.path.clone();
+        match self.weights.tokenizer_files() {
+            Ok(Some(files)) => Ok(TokenizerOrigin::Within { file, files }),
+            Ok(None) => Err(format!("there is no {}", beside.display())),
+            Err(why) => Err(format!(
+                "{why}, and there is no {}",
+                beside.display()
+            )),
+        }
+    }
+
+    /// Weights are of use with their own tokenizer alone: one trained on the data would give each token another number.
+    pub(crate) fn check_tokenizer(&self, composition: &Composition) -> Result<(), Diagnostics> {
+        const PATH: &str = "data.tokenizer.path";
+        let given = composition.get(PATH).is_some_and(|node| !node.is_null());
+        let Some(why) = self.tokenizer().err().filter(|_| !given) else {
+            return Ok(());
+        };
+        let problem = composition.section(PATH).error(format!(
+            "`{PATH}`: the weights of {} come without their tokenizer: {why}",
+            self.path.display()
+        ));
+        Err(problem
+            .note("name the tokenizer that they were trained with: its tokenizer.json, or a folder with it")
+            .into())
     }
 
     /// Checks that the weights are the model's, all differences at once.

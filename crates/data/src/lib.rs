@@ -50,5 +50,5 @@ pub use source::{Dataset, OpenSource, Source};
 pub use sources::SOURCES;
 pub use stories::StoriesConfig;
 pub use text::{Separator, TextConfig};
-pub use tokenizer::Tokenizer;
+pub use tokenizer::{Tokenizer, TokenizerFiles, TokenizerOrigin};
 pub use tokenizer_cache::cache_folder;

@@ -16,6 +16,18 @@ const SIDE_FILES: &[&str] = &[
     "chat_template.jinja",
 ];
 
+/// The files of a tokenizer by name, as Hugging Face lays them out.
+pub type TokenizerFiles = BTreeMap<String, Vec<u8>>;
+
+/// Where a given tokenizer is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TokenizerOrigin {
+    /// A `tokenizer.json`, or a folder with one.
+    Path(PathBuf),
+    /// Within another file, which messages name.
+    Within { file: PathBuf, files: TokenizerFiles },
+}
+
 /// A tokenizer, with the tokens that training needs to know.
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
@@ -23,7 +35,7 @@ pub struct Tokenizer {
     bpe: Option<Bpe>,
     /// Strings that the general tokenizer takes out of the text before it is split.
     added_tokens: Vec<String>,
-    files: BTreeMap<String, Vec<u8>>,
+    files: TokenizerFiles,
     path: PathBuf,
     eos_id: u32,
     pad_id: u32,
@@ -55,6 +67,19 @@ impl Tokenizer {
             }
         }
         Self::from_files(path, files, eos_token)
+    }
+
+    /// As [`Tokenizer::load`], wherever it is.
+    pub fn load_from(
+        origin: &TokenizerOrigin,
+        eos_token: Option<&str>,
+    ) -> Result<Self, DataError> {
+        match origin {
+            TokenizerOrigin::Path(path) => Self::load(path, eos_token),
+            TokenizerOrigin::Within { file, files } => {
+                Self::from_files(file.clone(), files.clone(), eos_token)
+            }
+        }
     }
 
     /// A tokenizer of single bytes and the end of text.
@@ -89,14 +114,16 @@ impl Tokenizer {
 
     fn from_files(
         path: PathBuf,
-        files: BTreeMap<String, Vec<u8>>,
+        files: TokenizerFiles,
         eos_token: Option<&str>,
     ) -> Result<Self, DataError> {
         let bad = |message: String| DataError::Tokenizer {
             path: path.clone(),
             message,
         };
-        let bytes = &files["tokenizer.json"];
+        let bytes = files
+            .get("tokenizer.json")
+            .ok_or_else(|| bad("has no tokenizer.json".to_owned()))?;
         let mut inner =
             tokenizers::Tokenizer::from_bytes(bytes).map_err(|error| bad(error.to_string()))?;
         // Length is the collator's business.
@@ -198,7 +225,7 @@ impl Tokenizer {
     }
 
     /// The files of this tokenizer as Hugging Face lays them out, by name, for a checkpoint.
-    pub fn files(&self) -> &BTreeMap<String, Vec<u8>> {
+    pub fn files(&self) -> &TokenizerFiles {
         &self.files
     }
 
