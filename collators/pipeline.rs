@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use serde_json::Value;
 use tt_config::Table;
 use tt_data::{
     Cursor, DataConfig, DataError, Dataset, Location, OpenSource, Order, Row, SOURCES, Shard,
@@ -36,6 +37,8 @@ pub struct PipelineOptions {
     pub cache: Option<PathBuf>,
     /// The tokenizer that comes with the model: taken where the config names none, instead of training one.
     pub tokenizer: Option<TokenizerOrigin>,
+    /// Tokens that the model knows; those of the tokenizer if `None`.
+    pub vocab_size: Option<usize>,
     /// What `data.dataset.url` may name.
     pub sources: Table<OpenSource>,
     /// What `data.collator.type` may name.
@@ -51,6 +54,7 @@ impl Default for PipelineOptions {
             shard: Shard::default(),
             cache: cache_folder(),
             tokenizer: None,
+            vocab_size: None,
             sources: SOURCES,
             collators: TABLE,
         }
@@ -92,6 +96,9 @@ impl Pipeline {
             });
         }
         let tokenizer = Arc::new(open_tokenizer(config, options, dataset.train.as_ref())?);
+        for split in [&dataset.train, &dataset.validation] {
+            check_tokenizer(&tokenizer, split.as_ref())?;
+        }
         let collator = build_collator(config, &options.collators, &tokenizer)?;
         let mut pipeline = Self {
             config: config.clone(),
@@ -102,6 +109,7 @@ impl Pipeline {
             validation: Vec::new(),
         };
         pipeline.validation = pipeline.read_validation()?;
+        pipeline.check_targets()?;
         Ok(pipeline)
     }
 
@@ -199,7 +207,7 @@ impl Pipeline {
 
     /// What a model has to beat on the validation batches.
     pub fn baselines(&self) -> Result<Baselines, DataError> {
-        let vocab_size = self.tokenizer.vocab_size();
+        let vocab_size = self.vocab_size();
         let train = &self.dataset.train;
         let order = Order::new(FIXED_SEED, Shard::default(), train.num_rows())?;
         let mut loader = self.loader(train, order, Cursor::default(), Some(1))?;
@@ -216,6 +224,43 @@ impl Pipeline {
             unigram_nats: unigram_nats(&self.validation, vocab_size),
             bigram_nats: bigrams.nats(&self.validation),
         })
+    }
+
+    /// Tokens and labels are under this.
+    fn vocab_size(&self) -> usize {
+        let known = self.options.vocab_size;
+        known.unwrap_or_else(|| self.tokenizer.vocab_size())
+    }
+
+    /// Refuses a split in which there is nothing to predict: all of the validation batches, the beginning of training.
+    fn check_targets(&self) -> Result<(), DataError> {
+        let refuse = |split: &'static str, source: &dyn Source, seed| {
+            let mut first = Row::default();
+            let order = Order::new(seed, Shard::default(), source.num_rows())?;
+            source.read(order.row(0, 0), &mut first)?;
+            Err(DataError::NothingToPredict {
+                split,
+                collator: self.collator.name().to_owned(),
+                at: first.at,
+                sequence_length: self.config.sequence_length,
+            })
+        };
+        let Dataset {
+            train, validation, ..
+        } = &self.dataset;
+        if self.validation.iter().all(|batch| batch.num_targets == 0) {
+            return refuse("validation", validation.as_ref(), FIXED_SEED);
+        }
+        let mut loader = self.train(None)?;
+        let tokens_per_batch = self.options.micro_batch_size * self.config.sequence_length;
+        for _ in 0..BIGRAM_TOKENS.div_ceil(tokens_per_batch) {
+            match loader.next_batch()? {
+                Some(batch) if batch.num_targets == 0 => loader.recycle(batch),
+                Some(_) => return Ok(()),
+                None => break,
+            }
+        }
+        refuse("training", train.as_ref(), self.options.seed)
     }
 
     fn read_validation(&self) -> Result<Vec<Batch>, DataError> {
@@ -246,6 +291,7 @@ impl Pipeline {
             rows: self.options.micro_batch_size,
             seq_len: self.config.sequence_length,
             pad_id: self.tokenizer.pad_id(),
+            vocab_size: self.vocab_size(),
         };
         Loader::new(
             Arc::clone(source),
@@ -293,13 +339,44 @@ fn build_collator(
     )?))
 }
 
+/// Refuses a tokenizer that makes nothing of the first texts of a split.
+fn check_tokenizer(tokenizer: &Tokenizer, source: &dyn Source) -> Result<(), DataError> {
+    const TEXTS: u64 = 100;
+    const BYTES: usize = 4096;
+    let num_rows = source.num_rows().unwrap_or(TEXTS).min(TEXTS);
+    let mut row = Row::default();
+    let mut num_texts = 0;
+    for index in 0..num_rows {
+        source.read(index, &mut row)?;
+        for text in row.fields.values().filter_map(Value::as_str) {
+            let beginning = text.char_indices().take_while(|(at, _)| *at < BYTES);
+            let end = beginning.last().map_or(0, |(at, c)| at + c.len_utf8());
+            if end > 0 {
+                num_texts += 1;
+                if !tokenizer.encode(&text[..end])?.is_empty() {
+                    return Ok(());
+                }
+            }
+        }
+    }
+    match num_texts {
+        0 => Ok(()), // whatever the collator reads, it is no text
+        num_texts => Err(tokenizer.makes_nothing_of(num_texts, &row.at)),
+    }
+}
+
 fn open_tokenizer(
     config: &DataConfig,
     options: &PipelineOptions,
     train: &dyn Source,
 ) -> Result<Tokenizer, DataError> {
-    match (&config.tokenizer.path, &options.tokenizer) {
+    let tokenizer = match (&config.tokenizer.path, &options.tokenizer) {
         (None, Some(origin)) => Tokenizer::load_from(origin, config.tokenizer.eos_token.as_deref()),
         _ => Tokenizer::open(&config.tokenizer, train, options.cache.as_deref()),
-    }
+    }?;
+    Ok(if config.tokenizer.add_special_tokens {
+        tokenizer
+    } else {
+        tokenizer.without_document_start()
+    })
 }

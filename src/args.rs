@@ -68,6 +68,17 @@ pub(crate) struct Options {
     /// Of `plan`: what the run may take; `None`: what the machine has.
     pub(crate) memory_bytes: Option<u64>,
     pub(crate) diff: DiffOptions,
+    pub(crate) generate: GenerateOptions,
+}
+
+/// What the command line may say of the prompt.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct GenerateOptions {
+    /// Word for word: it does not go through the grammar of overrides.
+    pub(crate) prompt: Option<String>,
+    pub(crate) prompt_file: Option<PathBuf>,
+    /// A flag has set one of the numbers.
+    pub(crate) numbers: bool,
 }
 
 /// What the command line may say of the variants.

@@ -10,4 +10,4 @@ pub(crate) mod show;
 mod table;
 mod train;
 
-pub(crate) use table::{Command, DIFF, DOCTOR, PLAN, ROOT_CONFIG, TABLE, TRAIN, Work};
+pub(crate) use table::{Command, DIFF, DOCTOR, EXPORT, GENERATE, PLAN, ROOT_CONFIG, TABLE, TRAIN, Work};

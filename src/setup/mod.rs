@@ -7,7 +7,7 @@ mod adapter;
 pub(crate) mod job;
 mod optimization;
 mod parameters;
-mod pretrained;
+pub(crate) mod pretrained;
 pub(crate) mod stored;
 
 use std::collections::HashSet;
@@ -125,6 +125,7 @@ impl Setup {
             num_epochs: self.trainer_config.num_epochs,
             sources: self.sources.clone(),
             collators: self.collators.clone(),
+            vocab_size: Some(self.model.vocab_size()),
             tokenizer: trained_with
                 .clone()
                 .map(TokenizerOrigin::Path)
@@ -236,7 +237,10 @@ fn data_key(error: &DataError) -> &'static str {
         | DataError::NoMatch { key, .. }
         | DataError::IsFolder { key, .. } => key,
         DataError::UnknownDataset { .. } => "data.dataset.url",
-        DataError::UnknownCollator { .. } | DataError::BadField { .. } => "data.collator.type",
+        DataError::UnknownCollator { .. }
+        | DataError::BadField { .. }
+        | DataError::NoTokens { .. }
+        | DataError::NothingToPredict { .. } => "data.collator.type",
         DataError::Other(_) => "data.dataset.url",
         DataError::Tokenizer { .. } | DataError::NoEndOfText { .. } => "data.tokenizer.path",
         _ => "data.path",

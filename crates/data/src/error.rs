@@ -45,6 +45,13 @@ pub enum DataError {
     #[error("no data: {what} has no documents")]
     Empty { what: String },
 
+    #[error("collator `{collator}` makes no token of {rows} rows one after another, among them {at}")]
+    NoTokens {
+        collator: String,
+        rows: u64,
+        at: Location,
+    },
+
     #[error(
         "{what} has one document only, so none is left for validation; \
          set `data.val_path`, or split it with `data.dataset.kwargs.separator`"
@@ -78,6 +85,17 @@ pub enum DataError {
 
     #[error("the data position to resume from ({cursor}) is not in this data; has it changed?")]
     CursorOutsideData { cursor: String },
+
+    #[error(
+        "nothing to predict in the {split} split: from {at} on, collator `{collator}` gives no label that the loss counts: \
+         all are -100, have no weight, or are of the first token of a document or row (data.sequence_length={sequence_length})"
+    )]
+    NothingToPredict {
+        split: &'static str,
+        collator: String,
+        at: Location,
+        sequence_length: usize,
+    },
 
     #[error("tokenizer {path}: {message}")]
     Tokenizer { path: PathBuf, message: String },

@@ -44,7 +44,7 @@ pub use cursor::Cursor;
 pub use error::DataError;
 pub use location::Location;
 pub use order::{Order, Shard};
-pub use prefetch::Prefetch;
+pub use prefetch::{Ahead, Made, Prefetch};
 pub use row::Row;
 pub use source::{Dataset, OpenSource, Source};
 pub use sources::SOURCES;

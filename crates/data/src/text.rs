@@ -2,7 +2,7 @@
 //!
 //! The files are read once, a line at a time, for an index of where documents stand; the text
 //! itself is read when its turn comes. A document is stripped of white space around it, and empty
-//! ones are left out. Memory: 40 bytes a document.
+//! ones are left out; a line ends with a line feed, whatever ends it in the file. Memory: 40 bytes a document.
 //!
 //! A document is held out for validation if the hash of its lines falls under `val_fraction`, so
 //! the split depends neither on the order of files nor on the seed, and copies of a document are
@@ -162,7 +162,12 @@ impl Source for Text {
             .map_err(DataError::io(path))?;
         text.reserve(document.bytes as usize);
         match file.take(document.bytes).read_to_string(text) {
-            Ok(bytes) if bytes as u64 == document.bytes => Ok(()),
+            Ok(bytes) if bytes as u64 == document.bytes => {
+                if text.contains("\r\n") {
+                    *text = text.replace("\r\n", "\n");
+                }
+                Ok(())
+            }
             Err(error) if error.kind() != ErrorKind::InvalidData => Err(DataError::io(path)(error)),
             // It was longer, or UTF-8, when the index was made.
             _ => Err(DataError::FileChanged {
