@@ -92,7 +92,10 @@ impl Batch {
             self.labels[start] = IGNORE;
         }
         self.segment_ids[here.clone()].fill(segment);
-        for (id, position) in self.position_ids[here.clone()].iter_mut().zip(begun as u32..) {
+        for (id, position) in self.position_ids[here.clone()]
+            .iter_mut()
+            .zip(begun as u32..)
+        {
             *id = position;
         }
         for ((field, to), (_, from)) in self.fields.iter_mut().zip(&example.fields) {

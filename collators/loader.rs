@@ -327,9 +327,8 @@ impl Encoder {
             let examples = &mut job.examples[job.num_rows];
             examples.begin(self.order.row_seed(epoch, index));
             let next = self.encode_row(&job.row, from, examples);
-            let next = next.map_err(|error| {
-                error.of_collator(self.collator.name(), Some(&job.row.at))
-            })?;
+            let next =
+                next.map_err(|error| error.of_collator(self.collator.name(), Some(&job.row.at)))?;
             tokens += examples.num_tokens();
             job.num_rows += 1;
             match next {

@@ -122,6 +122,54 @@ impl Pipeline {
         &self.dataset.fingerprint
     }
 
+    /// How many documents and tokens there are, and how long documents are, in a line; `None` for a source that does not know.
+    /// Tokens are counted in a sample, and reckoned from bytes.
+    pub fn summary(&self) -> Result<Option<String>, DataError> {
+        let (Some(mut train), Some(validation)) = (
+            self.dataset.train.row_bytes(),
+            self.dataset.validation.row_bytes(),
+        ) else {
+            return Ok(None);
+        };
+        let bytes_per_token = self.bytes_per_token()?;
+        train.sort_unstable();
+        let tokens = |bytes: u64| about((bytes as f64 / bytes_per_token) as u64 + 1);
+        let total = |rows: &[u64]| tokens(rows.iter().sum());
+        let (median, longest) = (train[train.len() / 2], train[train.len() - 1]);
+        let documents = |count| match count {
+            1 => "1 document".to_owned(),
+            count => format!("{count} documents"),
+        };
+        Ok(Some(format!(
+            "{} of about {} tokens to train on (median {}, longest {}), {} of {} for validation",
+            documents(train.len()),
+            total(&train),
+            tokens(median),
+            tokens(longest),
+            documents(validation.len()),
+            total(&validation),
+        )))
+    }
+
+    /// Of the beginnings of some training rows.
+    fn bytes_per_token(&self) -> Result<f64, DataError> {
+        const ROWS: u64 = 64;
+        const BYTES: usize = 2048;
+        let train = &self.dataset.train;
+        let order = Order::new(FIXED_SEED, Shard::default(), train.num_rows())?;
+        let mut row = Row::default();
+        let (mut bytes, mut tokens) = (0, 0);
+        for position in 0..ROWS.min(order.rows_per_epoch()) {
+            train.read(order.row(0, position), &mut row)?;
+            for text in row.fields.values().filter_map(Value::as_str) {
+                let text = beginning(text, BYTES);
+                bytes += text.len();
+                tokens += self.tokenizer.encode(text)?.len();
+            }
+        }
+        Ok(bytes as f64 / tokens.max(1) as f64)
+    }
+
     /// Tokens in a row of a batch.
     pub fn sequence_length(&self) -> usize {
         self.config.sequence_length
@@ -228,8 +276,9 @@ impl Pipeline {
 
     /// Tokens and labels are under this.
     fn vocab_size(&self) -> usize {
-        let known = self.options.vocab_size;
-        known.unwrap_or_else(|| self.tokenizer.vocab_size())
+        // A model with fewer tokens than the tokenizer is refused as such.
+        let of_model = self.options.vocab_size.unwrap_or_default();
+        of_model.max(self.tokenizer.vocab_size())
     }
 
     /// Refuses a split in which there is nothing to predict: all of the validation batches, the beginning of training.
@@ -339,6 +388,25 @@ fn build_collator(
     )?))
 }
 
+/// The first `bytes` of a text, and the rest of the character that they end in.
+fn beginning(text: &str, bytes: usize) -> &str {
+    let beginning = text.char_indices().take_while(|(at, _)| *at < bytes);
+    let end = beginning.last().map_or(0, |(at, c)| at + c.len_utf8());
+    &text[..end]
+}
+
+/// A count to two digits, with a unit where it is large.
+fn about(count: u64) -> String {
+    let digits = count.checked_ilog10().unwrap_or(0);
+    let step = 10_u64.pow(digits.saturating_sub(1));
+    let rounded = (count + step / 2) / step * step;
+    match rounded {
+        0..1_000 => rounded.to_string(),
+        1_000..1_000_000 => format!("{} k", rounded as f64 / 1e3),
+        _ => format!("{} M", rounded as f64 / 1e6),
+    }
+}
+
 /// Refuses a tokenizer that makes nothing of the first texts of a split.
 fn check_tokenizer(tokenizer: &Tokenizer, source: &dyn Source) -> Result<(), DataError> {
     const TEXTS: u64 = 100;
@@ -349,11 +417,10 @@ fn check_tokenizer(tokenizer: &Tokenizer, source: &dyn Source) -> Result<(), Dat
     for index in 0..num_rows {
         source.read(index, &mut row)?;
         for text in row.fields.values().filter_map(Value::as_str) {
-            let beginning = text.char_indices().take_while(|(at, _)| *at < BYTES);
-            let end = beginning.last().map_or(0, |(at, c)| at + c.len_utf8());
-            if end > 0 {
+            let text = beginning(text, BYTES);
+            if !text.is_empty() {
                 num_texts += 1;
-                if !tokenizer.encode(&text[..end])?.is_empty() {
+                if !tokenizer.encode(text)?.is_empty() {
                     return Ok(());
                 }
             }

@@ -76,7 +76,10 @@ impl Collator for TokenizeCollator {
         from: usize,
         examples: &mut Examples,
     ) -> Result<Option<usize>, DataError> {
-        let text = row.text(&self.config.text_field)?.get(from..).unwrap_or_default();
+        let text = row
+            .text(&self.config.text_field)?
+            .get(from..)
+            .unwrap_or_default();
         let cut = self.tokenizer.cut(text, BYTES_PER_PART)?;
         let (end, next) = cut.unwrap_or((text.len(), text.len()));
         let example = examples.last_or_add();
@@ -84,7 +87,8 @@ impl Collator for TokenizeCollator {
             let start = self.tokenizer.document_start();
             example.input_ids.extend_from_slice(start);
         }
-        self.tokenizer.encode_into(&text[..end], &mut example.input_ids)?;
+        self.tokenizer
+            .encode_into(&text[..end], &mut example.input_ids)?;
         if cut.is_none() {
             example.input_ids.push(self.tokenizer.eos_id());
         }

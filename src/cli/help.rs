@@ -38,11 +38,16 @@ pub(crate) fn help(
         if config_name == ROOT_CONFIG {
             group_rows(&mut table, groups);
         } else {
-            keys = format!("\nits keys, to be set with key=value: {name} {} --cfg job\n", command.name);
+            keys = format!(
+                "\nits keys, to be set with key=value: {name} {} --cfg job\n",
+                command.name
+            );
         }
     }
     exit_code_rows(&mut table);
-    let Command { name: of, about, .. } = command;
+    let Command {
+        name: of, about, ..
+    } = command;
     format!("{about}\n\nusage: {name} {of} {usage}\n{keys}{table}")
 }
 

@@ -10,4 +10,6 @@ pub(crate) mod show;
 mod table;
 mod train;
 
-pub(crate) use table::{Command, DIFF, DOCTOR, EXPORT, GENERATE, PLAN, ROOT_CONFIG, TABLE, TRAIN, Work};
+pub(crate) use table::{
+    Command, DIFF, DOCTOR, EXPORT, GENERATE, PLAN, ROOT_CONFIG, TABLE, TRAIN, Work,
+};

@@ -55,6 +55,9 @@ fn train(
         ..
     } = start;
     let data = setup.open_data(composition, checkpoint.as_ref())?;
+    if let Some(summary) = data.summary().map_err(Failure::run)? {
+        out::line(summary);
+    }
     if let Some(how) = document_start(data.tokenizer()) {
         out::line(how);
     }

@@ -80,10 +80,7 @@ impl Pretrained {
         match self.weights.tokenizer_files() {
             Ok(Some(files)) => Ok(TokenizerOrigin::Within { file, files }),
             Ok(None) => Err(format!("there is no {}", beside.display())),
-            Err(why) => Err(format!(
-                "{why}, and there is no {}",
-                beside.display()
-            )),
+            Err(why) => Err(format!("{why}, and there is no {}", beside.display())),
         }
     }
 

@@ -61,7 +61,10 @@ fn training_from_gguf_is_training_from_the_checkpoint_it_was_made_of() {
         let url = format!("model.pretrained_url={}", gguf.display());
         for (of_tokenizer, complaint) in [
             (Vec::new(), "there is no"),
-            (gguf_tokenizer(&tokenizer, "other"), "its pre-tokenizer is `other`"),
+            (
+                gguf_tokenizer(&tokenizer, "other"),
+                "its pre-tokenizer is `other`",
+            ),
         ] {
             write(of_tokenizer);
             place
@@ -100,8 +103,14 @@ fn pieces_with_scores_give_the_tokens_that_sentencepiece_gives() {
     let of_tokenizer = [
         ("model", text("llama")),
         ("tokens", list(pieces.iter().map(|it| text(it.0)).collect())),
-        ("scores", list(pieces.iter().map(|it| Gguf::F32(it.1)).collect())),
-        ("token_type", list(pieces.iter().map(|it| Gguf::I32(it.2)).collect())),
+        (
+            "scores",
+            list(pieces.iter().map(|it| Gguf::F32(it.1)).collect()),
+        ),
+        (
+            "token_type",
+            list(pieces.iter().map(|it| Gguf::I32(it.2)).collect()),
+        ),
         ("bos_token_id", Gguf::U32(1)),
         ("eos_token_id", Gguf::U32(2)),
         ("unknown_token_id", Gguf::U32(0)),
@@ -115,17 +124,25 @@ fn pieces_with_scores_give_the_tokens_that_sentencepiece_gives() {
     let metadata = [gguf_metadata(&config), of_tokenizer.into()].concat();
     let cpu = candle_core::Device::Cpu;
     let embedding = candle_core::Tensor::zeros((14, 8), candle_core::DType::F32, &cpu);
-    let tensors = [("model.embed_tokens.weight".to_owned(), embedding.expect("zeros"))];
+    let tensors = [(
+        "model.embed_tokens.weight".to_owned(),
+        embedding.expect("zeros"),
+    )];
     write_gguf(&file, &metadata, &tensors, GgmlDType::F32);
 
-    let files = tt_checkpoint::Weights::open(&file).expect("a file").tokenizer_files();
+    let files = tt_checkpoint::Weights::open(&file)
+        .expect("a file")
+        .tokenizer_files();
     let files = files.expect("a kind that is known").expect("a tokenizer");
     let origin = TokenizerOrigin::Within { file, files };
     let tokenizer = Tokenizer::load_from(&origin, None).expect("a tokenizer");
     // h e l l o: "ll" first, then "he", "▁he", "llo"; "ell" has lost its "e".
     assert_eq!(tokenizer.encode("hello").unwrap(), [11, 13]);
     assert_eq!(tokenizer.encode("hello o!").unwrap(), [11, 13, 4, 8, 3]);
-    assert_eq!(tokenizer.decode(&[1, 11, 13, 4, 8, 3, 2]).unwrap(), "hello o!");
+    assert_eq!(
+        tokenizer.decode(&[1, 11, 13, 4, 8, 3, 2]).unwrap(),
+        "hello o!"
+    );
     let template = tokenizer.as_hf().encode("hello", true).unwrap();
     assert_eq!(template.get_ids(), [1, 11, 13]);
     assert_eq!(tokenizer.eos_id(), 2);

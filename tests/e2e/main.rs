@@ -20,6 +20,7 @@ mod instruction_sets;
 mod learning;
 mod lora;
 mod migration;
+mod nothing_to_predict;
 mod optimizers;
 mod plan;
 mod plugins;

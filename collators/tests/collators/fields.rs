@@ -423,7 +423,10 @@ fn labels_and_tokens_that_cannot_be_are_refused_with_row_and_collator() {
     }
     let whose = "collator `Bytes`, words, row 0: field";
     assert_eq!(refused(&[1, IGNORE], 9), "");
-    assert_eq!(refused(&[1], 9), format!("{whose} `labels`: 1 values for 2 tokens"));
+    assert_eq!(
+        refused(&[1], 9),
+        format!("{whose} `labels`: 1 values for 2 tokens")
+    );
     assert_eq!(
         refused(&[1, 1], 10),
         format!("{whose} `input_ids`: 10 is beyond the vocabulary of 10 tokens")
@@ -431,7 +434,10 @@ fn labels_and_tokens_that_cannot_be_are_refused_with_row_and_collator() {
     for label in [-1, 10] {
         let labels: &[i64] = if label < 0 { &[1, -1] } else { &[1, 10] };
         let message = refused(labels, 9);
-        assert!(message.starts_with(&format!("{whose} `labels`: {label} is neither -100")), "{message}");
+        assert!(
+            message.starts_with(&format!("{whose} `labels`: {label} is neither -100")),
+            "{message}"
+        );
     }
 }
 
@@ -462,7 +468,8 @@ fn an_endless_source_without_a_token_is_given_up_and_a_stop_is_seen_before() {
         Loader::new(Arc::new(Endless), order, collator, shape, start, None, 1).unwrap()
     };
     let error = open().next_batch().unwrap_err().to_string();
-    let expected = "collator `Bytes` makes no token of 100000 rows one after another, among them endless";
+    let expected =
+        "collator `Bytes` makes no token of 100000 rows one after another, among them endless";
     assert!(error.starts_with(expected), "{error}");
     let mut stopped = open();
     let asked = std::sync::atomic::AtomicU64::new(0);

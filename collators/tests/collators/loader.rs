@@ -90,7 +90,7 @@ fn setting() -> impl Strategy<Value = Setting> {
                 rows,
                 seq_len,
                 pad_id: 0,
-        vocab_size: usize::MAX,
+                vocab_size: usize::MAX,
             },
             shard: Shard {
                 rank: rank % world,
@@ -228,7 +228,7 @@ fn batches(texts: &[&str], packing: bool, rows: usize, seq_len: usize) -> Vec<Ba
             rows,
             seq_len,
             pad_id: 9,
-        vocab_size: usize::MAX,
+            vocab_size: usize::MAX,
         },
         shard: Shard::default(),
         num_epochs: Some(1),
@@ -287,7 +287,7 @@ fn without_packing_a_row_is_a_document_cut_off_or_padded() {
                 rows: 1,
                 seq_len: 4,
                 pad_id: 9,
-        vocab_size: usize::MAX,
+                vocab_size: usize::MAX,
             },
         );
         rows.push(batch.input_ids);
@@ -404,7 +404,8 @@ fn rows_without_tokens_end_in_an_error_not_in_a_loop() {
     let start = Cursor::default();
     let mut loader = Loader::new(source, order, Arc::new(Nothing), shape, start, None, 1).unwrap();
     let error = loader.next_batch().unwrap_err().to_string();
-    let expected = "collator `Nothing` makes no token of 2 rows one after another, among them texts, row ";
+    let expected =
+        "collator `Nothing` makes no token of 2 rows one after another, among them texts, row ";
     assert!(error.starts_with(expected), "{error}");
 }
 
@@ -418,6 +419,8 @@ fn text_files_go_all_the_way_to_batches() {
     .unwrap();
     let mut config = DataConfig::default();
     config.dataset.url = "text".to_owned();
+    let separator = ("separator".to_owned(), "blank_line".into());
+    config.dataset.kwargs.extend([separator]);
     config.path = Some(folder.path().join("*.txt").to_str().unwrap().to_owned());
     config.tokenizer.vocab_size = 260;
     config.sequence_length = 8;

@@ -65,10 +65,15 @@ impl Collator for Bytes {
         let end = (from + self.part).min(text.len());
         let new = text[from..end].iter();
         let example = examples.last_or_add();
-        example.input_ids.extend(new.clone().map(|&byte| u32::from(byte)));
+        example
+            .input_ids
+            .extend(new.clone().map(|&byte| u32::from(byte)));
         example.label_all();
-        example.field("byte")?.extend(new.map(|&byte| i64::from(byte)));
-        self.encoded.fetch_add((end - from) as u64, Ordering::SeqCst);
+        example
+            .field("byte")?
+            .extend(new.map(|&byte| i64::from(byte)));
+        self.encoded
+            .fetch_add((end - from) as u64, Ordering::SeqCst);
         Ok((end < text.len()).then_some(end))
     }
 }

@@ -2,7 +2,8 @@
 
 use serde_json::json;
 use tt_collators::{
-    Batch, BuildCollator, Collator, Examples, Layout, Pipeline, PipelineOptions, TABLE, TokenizeConfig,
+    Batch, BuildCollator, Collator, Examples, Layout, Pipeline, PipelineOptions, TABLE,
+    TokenizeConfig,
 };
 use tt_config::Entry;
 use tt_data::{DataConfig, DataError, Row, Shard};
@@ -159,6 +160,8 @@ fn a_row_knows_the_lines_that_its_documents_are_from() {
         ..DataConfig::default()
     };
     config.dataset.url = "text".to_owned();
+    let separator = ("separator".to_owned(), "blank_line".into());
+    config.dataset.kwargs.extend([separator]);
     config.tokenizer.vocab_size = 300;
     let options = PipelineOptions {
         num_epochs: Some(2),
@@ -202,6 +205,8 @@ fn text(folder: &std::path::Path, documents: &str) -> DataConfig {
         ..DataConfig::default()
     };
     config.dataset.url = "text".to_owned();
+    let separator = ("separator".to_owned(), "blank_line".into());
+    config.dataset.kwargs.extend([separator]);
     config
 }
 
@@ -226,7 +231,10 @@ fn a_tokenizer_that_makes_nothing_of_the_texts_is_refused() {
         panic!("refused")
     };
     let error = error.to_string();
-    assert!(error.contains("tokenizer.json: makes no token of any of"), "{error}");
+    assert!(
+        error.contains("tokenizer.json: makes no token of any of"),
+        "{error}"
+    );
     assert!(error.contains("a.txt:"), "{error}");
 }
 
@@ -236,8 +244,14 @@ fn data_without_a_target_is_refused_with_collator_and_row() {
     // Each row holds one token and the end that follows, and the next row begins with an end.
     let mut config = text(folder.path(), "a\n\nb\n\nc\n\nd");
     config.sequence_length = 2;
-    config.collator.kwargs.insert("packing".to_owned(), json!(false));
-    assert!(Pipeline::open(&config, &options()).is_ok(), "the end is predicted");
+    config
+        .collator
+        .kwargs
+        .insert("packing".to_owned(), json!(false));
+    assert!(
+        Pipeline::open(&config, &options()).is_ok(),
+        "the end is predicted"
+    );
 
     struct Deaf;
     impl Collator for Deaf {
@@ -246,7 +260,9 @@ fn data_without_a_target_is_refused_with_collator_and_row() {
         }
         fn encode(&self, row: &Row, examples: &mut Examples) -> Result<(), DataError> {
             let example = examples.add();
-            example.input_ids.extend(row.text("text")?.bytes().map(u32::from));
+            example
+                .input_ids
+                .extend(row.text("text")?.bytes().map(u32::from));
             example.label_none();
             Ok(())
         }
@@ -263,6 +279,12 @@ fn data_without_a_target_is_refused_with_collator_and_row() {
         panic!("refused")
     };
     let error = error.to_string();
-    assert!(error.starts_with("nothing to predict in the validation split: from "), "{error}");
-    assert!(error.contains("a.txt:") && error.contains("collator `Deaf`"), "{error}");
+    assert!(
+        error.starts_with("nothing to predict in the validation split: from "),
+        "{error}"
+    );
+    assert!(
+        error.contains("a.txt:") && error.contains("collator `Deaf`"),
+        "{error}"
+    );
 }

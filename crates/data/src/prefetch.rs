@@ -290,13 +290,17 @@ mod tests {
     #[test]
     fn items_come_in_order_for_any_number_of_workers() {
         for num_workers in [0, 1, 2, 5] {
-            let mut prefetch = Prefetch::new(num_workers, ahead(3), |n, item: &mut Vec<u64>, (): &mut ()| {
-                // The first of each three is the slowest.
-                thread::sleep(Duration::from_micros((2 - n % 3) * 200));
-                item.clear();
-                item.push(n);
-                Ok(LIGHT)
-            })
+            let mut prefetch = Prefetch::new(
+                num_workers,
+                ahead(3),
+                |n, item: &mut Vec<u64>, (): &mut ()| {
+                    // The first of each three is the slowest.
+                    thread::sleep(Duration::from_micros((2 - n % 3) * 200));
+                    item.clear();
+                    item.push(n);
+                    Ok(LIGHT)
+                },
+            )
             .unwrap();
             for n in 0..50 {
                 let item = prefetch.next_item().unwrap();

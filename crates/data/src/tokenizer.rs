@@ -26,7 +26,10 @@ pub enum TokenizerOrigin {
     /// A `tokenizer.json`, or a folder with one.
     Path(PathBuf),
     /// Within another file, which messages name.
-    Within { file: PathBuf, files: TokenizerFiles },
+    Within {
+        file: PathBuf,
+        files: TokenizerFiles,
+    },
 }
 
 /// A tokenizer, with the tokens that training needs to know.
@@ -73,10 +76,7 @@ impl Tokenizer {
     }
 
     /// As [`Tokenizer::load`], wherever it is.
-    pub fn load_from(
-        origin: &TokenizerOrigin,
-        eos_token: Option<&str>,
-    ) -> Result<Self, DataError> {
+    pub fn load_from(origin: &TokenizerOrigin, eos_token: Option<&str>) -> Result<Self, DataError> {
         match origin {
             TokenizerOrigin::Path(path) => Self::load(path, eos_token),
             TokenizerOrigin::Within { file, files } => {
@@ -117,7 +117,7 @@ impl Tokenizer {
 
     fn from_files(
         path: PathBuf,
-        files: TokenizerFiles,
+        mut files: TokenizerFiles,
         eos_token: Option<&str>,
     ) -> Result<Self, DataError> {
         let bad = |message: String| DataError::Tokenizer {
@@ -135,7 +135,7 @@ impl Tokenizer {
             .with_truncation(None)
             .map_err(|error| bad(error.to_string()))?;
         let json: Value = serde_json::from_slice(bytes).map_err(|error| bad(error.to_string()))?;
-        let config: Value = match files.get("tokenizer_config.json") {
+        let mut config: Value = match files.get("tokenizer_config.json") {
             Some(bytes) => serde_json::from_slice(bytes)
                 .map_err(|error| bad(format!("tokenizer_config.json: {error}")))?,
             None => Value::Null,
@@ -151,6 +151,14 @@ impl Tokenizer {
                 .token_to_id(END_OF_TEXT)
                 .ok_or_else(|| DataError::NoEndOfText { path: path.clone() })?,
         };
+        if let (Some(token), true) = (eos_token, config.is_object() || config.is_null())
+            && special_token(&config, "eos_token") != Some(token)
+        {
+            // A checkpoint must end texts as it was trained to.
+            config["eos_token"] = token.into();
+            let bytes = format!("{config:#}\n").into_bytes();
+            files.insert("tokenizer_config.json".to_owned(), bytes);
+        }
         let pad_id = match special_token(&config, "pad_token") {
             Some(token) => id(token)?,
             None => eos_id,
@@ -335,7 +343,9 @@ impl Tokenizer {
 
     /// The error for a tokenizer that makes no token of any text, the last of which is at `at`.
     pub fn makes_nothing_of(&self, num_texts: usize, at: &Location) -> DataError {
-        self.bad(format!("makes no token of any of {num_texts} texts, of which the last is {at}").into())
+        self.bad(
+            format!("makes no token of any of {num_texts} texts, of which the last is {at}").into(),
+        )
     }
 
     fn bad(&self, error: tokenizers::Error) -> DataError {
@@ -365,7 +375,10 @@ fn post_processors_start(inner: &tokenizers::Tokenizer) -> tokenizers::Result<Ve
 
 /// The last boundary between characters that is not after `at`.
 pub(crate) fn boundary_before(text: &str, at: usize) -> usize {
-    (0..=at.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0)
+    (0..=at.min(text.len()))
+        .rev()
+        .find(|at| text.is_char_boundary(*at))
+        .unwrap_or(0)
 }
 
 /// A token in `tokenizer_config.json`: a string, or an object with its `content`.

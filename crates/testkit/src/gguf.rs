@@ -48,7 +48,9 @@ pub fn gguf_tokenizer(json: &Json, pre: &str) -> Vec<(String, Value)> {
     tokens.sort_by_key(|(_, id)| id.as_u64());
     let added = json["added_tokens"].as_array().unwrap();
     let is_added = |id: &Json| added.iter().any(|token| token["id"] == *id);
-    let types = tokens.iter().map(|(_, id)| if is_added(id) { 3 } else { 1 });
+    let types = tokens
+        .iter()
+        .map(|(_, id)| if is_added(id) { 3 } else { 1 });
     let types = types.map(Value::I32).collect();
     let tokens = tokens.iter().map(|(token, _)| text(token)).collect();
     let merges = json["model"]["merges"].as_array().unwrap().iter();

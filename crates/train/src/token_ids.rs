@@ -33,7 +33,14 @@ impl TokenIds {
     #[must_use]
     pub fn without_ids(mut self) -> Self {
         self.config.clear();
-        for key in ["bos", "eos", "pad", "decoder_start", "forced_bos", "forced_eos"] {
+        for key in [
+            "bos",
+            "eos",
+            "pad",
+            "decoder_start",
+            "forced_bos",
+            "forced_eos",
+        ] {
             self.generation.remove(&format!("{key}_token_id"));
         }
         self
@@ -58,8 +65,10 @@ impl TokenIds {
         };
         all.generation.insert("eos_token_id".to_owned(), ends);
         for map in [&mut all.config, &mut all.generation] {
-            map.entry("eos_token_id").or_insert(json!(tokenizer.eos_id()));
-            map.entry("pad_token_id").or_insert(json!(tokenizer.pad_id()));
+            map.entry("eos_token_id")
+                .or_insert(json!(tokenizer.eos_id()));
+            map.entry("pad_token_id")
+                .or_insert(json!(tokenizer.pad_id()));
         }
         all
     }
@@ -122,7 +131,10 @@ mod tests {
     #[test]
     fn without_a_base_the_tokenizer_says_all() {
         let ids = TokenIds::default().with(&Tokenizer::bytes().unwrap());
-        assert_eq!(ids.generation_config(), json!({"eos_token_id": 0, "pad_token_id": 0}));
+        assert_eq!(
+            ids.generation_config(),
+            json!({"eos_token_id": 0, "pad_token_id": 0})
+        );
         assert_eq!(ids.ends(), [0]);
     }
 

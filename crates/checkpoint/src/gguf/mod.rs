@@ -142,9 +142,7 @@ impl TensorFile for GgufFile {
         Ok(HostTensor::from_f32(shape, &values))
     }
 
-    fn tokenizer_files(
-        &self,
-    ) -> std::result::Result<Option<BTreeMap<String, Vec<u8>>>, String> {
+    fn tokenizer_files(&self) -> std::result::Result<Option<BTreeMap<String, Vec<u8>>>, String> {
         tokenizer::read(&self.content.metadata)
     }
 

@@ -47,7 +47,9 @@ pub(super) fn read(
     let vocabulary = Vocabulary::read(&fields)?;
     let name_of = |key| -> Result<Json, String> {
         let id = fields.id(key)?;
-        Ok(id.and_then(|id| vocabulary.tokens.get(id as usize)).map_or(Json::Null, |token| json!(token)))
+        Ok(id
+            .and_then(|id| vocabulary.tokens.get(id as usize))
+            .map_or(Json::Null, |token| json!(token)))
     };
     let config = json!({
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -75,7 +77,9 @@ pub(super) fn generation_config(metadata: &HashMap<String, Value>) -> Result<Jso
     let mut config = serde_json::Map::new();
     let ends = ["eos_token_id", "eot_token_id", "eom_token_id"];
     let ends = ends.iter().map(|key| fields.id(key));
-    let mut ends: Vec<u64> = ends.filter_map(Result::transpose).collect::<Result<_, _>>()?;
+    let mut ends: Vec<u64> = ends
+        .filter_map(Result::transpose)
+        .collect::<Result<_, _>>()?;
     ends.sort_unstable();
     ends.dedup();
     match ends[..] {
@@ -187,9 +191,15 @@ fn sentence_piece(fields: &Fields<'_>) -> Result<Json, String> {
         ));
     }
     let ids: HashMap<&str, usize> = vocabulary.tokens.iter().copied().zip(0..).collect();
-    let is_piece = |id: usize| ![UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE].contains(&vocabulary.types[id]);
+    let is_piece =
+        |id: usize| ![UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE].contains(&vocabulary.types[id]);
     let mut merges = Vec::new();
-    for (id, token) in vocabulary.tokens.iter().enumerate().filter(|(id, _)| is_piece(*id)) {
+    for (id, token) in vocabulary
+        .tokens
+        .iter()
+        .enumerate()
+        .filter(|(id, _)| is_piece(*id))
+    {
         for (at, _) in token.char_indices().skip(1) {
             let (left, right) = token.split_at(at);
             if let (Some(&l), Some(&r)) = (ids.get(left), ids.get(right))
@@ -261,16 +271,26 @@ fn template(
     if bos.is_none() && eos.is_none() {
         return Ok(Json::Null);
     }
-    let special = |token: &str, type_id: u64| json!({ "SpecialToken": { "id": token, "type_id": type_id } });
+    let special =
+        |token: &str, type_id: u64| json!({ "SpecialToken": { "id": token, "type_id": type_id } });
     let text = |name: &str, type_id: u64| {
         let before = bos.map(|(_, token)| special(token, type_id));
         let after = eos.map(|(_, token)| special(token, type_id));
         let it = json!({ "Sequence": { "id": name, "type_id": type_id } });
-        before.into_iter().chain([it]).chain(after).collect::<Vec<_>>()
+        before
+            .into_iter()
+            .chain([it])
+            .chain(after)
+            .collect::<Vec<_>>()
     };
     let specials = [bos, eos].into_iter().flatten();
     let specials: serde_json::Map<_, _> = specials
-        .map(|(id, token)| (token.to_owned(), json!({ "id": token, "ids": [id], "tokens": [token] })))
+        .map(|(id, token)| {
+            (
+                token.to_owned(),
+                json!({ "id": token, "ids": [id], "tokens": [token] }),
+            )
+        })
         .collect();
     let pair = [text("A", 0), text("B", 1)].concat();
     Ok(json!({
@@ -339,7 +359,9 @@ impl<'a> Fields<'a> {
     }
 
     fn wrong<T>(key: &str) -> Result<T, String> {
-        Err(format!("`tokenizer.ggml.{key}` is missing, or of another type"))
+        Err(format!(
+            "`tokenizer.ggml.{key}` is missing, or of another type"
+        ))
     }
 
     fn text(&self, key: &str) -> Result<Option<&'a str>, String> {

@@ -264,7 +264,9 @@ fn a_long_text_in_parts_gives_the_tokens_of_the_whole() {
     let byte_level = serde_json::json!({
         "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": true,
     });
-    let gpt2 = changed("gpt2.json", &|json| json["pre_tokenizer"] = byte_level.clone());
+    let gpt2 = changed("gpt2.json", &|json| {
+        json["pre_tokenizer"] = byte_level.clone()
+    });
     let prefixed = changed("prefixed.json", &|json| {
         json["pre_tokenizer"] = byte_level.clone();
         json["pre_tokenizer"]["add_prefix_space"] = true.into();
@@ -302,7 +304,11 @@ fn a_long_text_in_parts_gives_the_tokens_of_the_whole() {
             parts += 1;
         }
         tokenizer.encode_into(rest, &mut ids).unwrap();
-        assert!(parts > text.len() / 1500, "{name}: {parts} parts of {}", text.len());
+        assert!(
+            parts > text.len() / 1500,
+            "{name}: {parts} parts of {}",
+            text.len()
+        );
         assert!(ids == tokenizer.encode(text).unwrap(), "{name}");
     }
     // Where there is no word, there is no place to cut.
@@ -333,9 +339,15 @@ fn what_the_post_processor_puts_before_a_text_begins_documents_and_prompts() {
     let tokenizer = with_start(&folder);
     assert_eq!(tokenizer.document_start(), [300]);
     let by_hand = tokenizer.as_hf().encode("Pip ran", true).unwrap();
-    assert_eq!(tokenizer.encode_prompt("Pip ran").unwrap(), by_hand.get_ids());
+    assert_eq!(
+        tokenizer.encode_prompt("Pip ran").unwrap(),
+        by_hand.get_ids()
+    );
     let without = tokenizer.without_document_start();
-    assert_eq!(without.encode_prompt("Pip ran").unwrap(), by_hand.get_ids()[1..]);
+    assert_eq!(
+        without.encode_prompt("Pip ran").unwrap(),
+        by_hand.get_ids()[1..]
+    );
     let trained = open(&config(300), None).unwrap();
     assert!(trained.document_start().is_empty());
 }
