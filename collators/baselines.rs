@@ -100,7 +100,7 @@ mod tests {
         example.label_all();
         let mut batch = Batch::default();
         batch.clear((1, ids.len()), 0, &BatchSpec::default());
-        batch.put(0, 1, &example, 0..ids.len());
+        batch.put(0, (1, 0), &example, 0..ids.len());
         batch
     }
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 use tt_data::Cursor;
 
 use crate::example::Example;
-use crate::field::{Field, IGNORE, STANDARD, Slice, Values};
+use crate::field::{Field, IGNORE, STANDARD, Slice, Values, WEIGHTS};
 use crate::layout::Prediction;
 use crate::spec::BatchSpec;
 
@@ -76,24 +76,26 @@ impl Batch {
         self.starts.clear();
     }
 
-    /// Puts the tokens `range` of an example at `start`, which leaves room for them in its row, as a segment.
+    /// Puts the tokens `range` of an example at `start`, which leaves room for them in its row, as a segment, of which
+    /// `begun` tokens stand before them already.
     pub(crate) fn put(
         &mut self,
         start: usize,
-        segment: u32,
+        (segment, begun): (u32, usize),
         example: &Example,
         range: Range<usize>,
     ) {
         let here = start..start + range.len();
         self.input_ids[here.clone()].copy_from_slice(&example.input_ids[range.clone()]);
         self.labels[here.clone()].copy_from_slice(&example.labels[range.clone()]);
-        if self.prediction == Prediction::NextToken {
+        if self.prediction == Prediction::NextToken && begun == 0 {
             self.labels[start] = IGNORE;
         }
-        let targets = self.labels[here.clone()].iter();
-        self.num_targets += targets.filter(|&&label| label != IGNORE).count();
         self.segment_ids[here.clone()].fill(segment);
-        for (id, position) in self.position_ids[here].iter_mut().zip(0..) {
+        for (id, position) in self.position_ids[here.clone()]
+            .iter_mut()
+            .zip(begun as u32..)
+        {
             *id = position;
         }
         for ((field, to), (_, from)) in self.fields.iter_mut().zip(&example.fields) {
@@ -103,6 +105,19 @@ impl Batch {
                 to.put(start, from, range.clone());
             }
         }
+        self.num_targets += self.count_targets(here);
+    }
+
+    /// Labels that the loss counts; one with a weight of nothing is none.
+    fn count_targets(&self, range: Range<usize>) -> usize {
+        let weights = match self.field(WEIGHTS) {
+            Some(Slice::F32(weights)) => Some(&weights[range.clone()]),
+            _ => None,
+        };
+        let labels = self.labels[range].iter().enumerate();
+        labels
+            .filter(|&(i, &label)| label != IGNORE && weights.is_none_or(|it| it[i] != 0.0))
+            .count()
     }
 
     /// The field of a name.

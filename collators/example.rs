@@ -56,8 +56,8 @@ impl Example {
         self.labels.resize(self.input_ids.len(), IGNORE);
     }
 
-    /// Everything must have the length that its declaration says.
-    fn check(&self) -> Result<(), DataError> {
+    /// Everything must have the length that its declaration says, and every token a number under `vocab_size`.
+    fn check(&self, vocab_size: usize) -> Result<(), DataError> {
         let tokens = self.input_ids.len();
         let check = |name: &str, found: usize, wanted: usize, of: &str| {
             if found == wanted {
@@ -69,6 +69,18 @@ impl Example {
             ))
         };
         check("labels", self.labels.len(), tokens, "tokens")?;
+        let is_beyond = |id: u64| id >= vocab_size as u64;
+        if let Some(id) = self.input_ids.iter().find(|id| is_beyond((**id).into())) {
+            let why = format!("{id} is beyond the vocabulary of {vocab_size} tokens");
+            return Err(DataError::field("input_ids", why));
+        }
+        let is_wrong = |label: i64| label != IGNORE && u64::try_from(label).map_or(true, is_beyond);
+        if let Some(label) = self.labels.iter().find(|label| is_wrong(**label)) {
+            let why = format!(
+                "{label} is neither {IGNORE}, which the loss leaves out, nor one of the {vocab_size} tokens of the vocabulary"
+            );
+            return Err(DataError::field("labels", why));
+        }
         for (field, values) in &self.fields {
             match field.per {
                 Per::Token | Per::Target => check(field.name, values.len(), tokens, "tokens")?,
@@ -102,6 +114,15 @@ impl Examples {
     pub(crate) fn begin(&mut self, seed: u64) {
         self.len = 0;
         self.seed = seed;
+    }
+
+    /// The last one, to go on with: what [`Collator::encode_part`](crate::Collator::encode_part) of rows that are not packed
+    /// does. A new one if there is none.
+    pub fn last_or_add(&mut self) -> &mut Example {
+        match self.len {
+            0 => self.add(),
+            len => &mut self.all[len - 1],
+        }
     }
 
     /// One more, empty.
@@ -142,8 +163,9 @@ impl Examples {
     }
 
     /// Errors: an example that is not as declared, or another number of them than `layout` says.
-    pub(crate) fn check(&self, layout: Layout) -> Result<(), DataError> {
-        self.as_slice().iter().try_for_each(Example::check)?;
+    pub(crate) fn check(&self, layout: Layout, vocab_size: usize) -> Result<(), DataError> {
+        let mut examples = self.as_slice().iter();
+        examples.try_for_each(|example| example.check(vocab_size))?;
         let wanted = match layout {
             Layout::Packed => return Ok(()),
             Layout::Padded => 1,

@@ -96,6 +96,22 @@ pub trait Collator: Send + Sync {
     /// nothing but the row and [`Examples::seed`].
     fn encode(&self, row: &Row, examples: &mut Examples) -> Result<(), DataError>;
 
+    /// As [`Collator::encode`], of a row that may be long a part at a time: from `from` on, which is 0 first and then what the
+    /// call before has given, in whatever unit the collator counts; `None` says that this was the last part.
+    ///
+    /// The parts together are one example, whatever the parts' lengths: of rows that are packed each call begins with empty
+    /// `examples`, of others they hold what the calls before have made, and the call may never come for what does not fit.
+    fn encode_part(
+        &self,
+        row: &Row,
+        from: usize,
+        examples: &mut Examples,
+    ) -> Result<Option<usize>, DataError> {
+        debug_assert_eq!(from, 0, "the only part");
+        self.encode(row, examples)?;
+        Ok(None)
+    }
+
     /// What messages call it.
     fn name(&self) -> &'static str {
         let name = std::any::type_name::<Self>();

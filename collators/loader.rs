@@ -3,10 +3,13 @@
 //! Laying out is sequential, for where a packed row begins depends on all before it; it only
 //! copies. Its whole state is the [`Cursor`], which travels with each batch, so the batches after a
 //! restored cursor are those of a run never interrupted.
+//!
+//! A long row of data is encoded in parts, each when the part before is in use, and nothing after it is begun before its
+//! last: how much is encoded ahead is bounded in tokens, and a document is encoded once for each time that it is used.
 
 use std::sync::Arc;
 
-use tt_data::{Cursor, DataError, Order, Prefetch, Row, Source};
+use tt_data::{Ahead, Cursor, DataError, Made, Order, Prefetch, Row, Source};
 
 use crate::Collator;
 use crate::batch::Batch;
@@ -15,9 +18,17 @@ use crate::layout::Layout;
 use crate::spec::BatchSpec;
 
 /// Rows that a worker encodes at a time: enough to make waking it cheap.
-const ROWS_PER_JOB: u64 = 8;
-/// Jobs begun and not used.
-const JOBS_AHEAD: usize = 8;
+const ROWS_PER_JOB: usize = 8;
+/// A worker hands over its rows, or a part of one, when it has made as many tokens.
+const TOKENS_PER_PART: usize = 1 << 14;
+/// Jobs begun and not used, and the tokens that wait with which no other is begun.
+const AHEAD: Ahead = Ahead {
+    depth: 8,
+    weight: 1 << 16,
+};
+/// Rows without a token, one after another, after which an endless source is taken to have none.
+const MOST_EMPTY_ROWS: u64 = 100_000;
+
 /// The shape of batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchShape {
@@ -26,17 +37,22 @@ pub struct BatchShape {
     pub seq_len: usize,
     /// What stands where there is no token.
     pub pad_id: u32,
+    /// Tokens and labels are under this.
+    pub vocab_size: usize,
 }
 
 /// The batches of one rank, from a cursor on.
 pub struct Loader {
-    prefetch: Prefetch<Job>,
+    prefetch: Prefetch<Job, Rest>,
     job: Option<Job>,
     /// Of `job`, the row that the cursor is in.
     row: usize,
+    /// Tokens of that row in the parts before.
+    earlier: u64,
     cursor: Cursor,
     rows_per_epoch: u64,
     num_epochs: Option<u64>,
+    collator: &'static str,
     spec: BatchSpec,
     shape: BatchShape,
     spare: Vec<Batch>,
@@ -46,8 +62,20 @@ pub struct Loader {
 #[derive(Default)]
 struct Job {
     row: Row,
-    /// Of each row.
+    /// Of each row; those in use come first.
     examples: Vec<Examples>,
+    num_rows: usize,
+    /// The last of them goes on in the next part.
+    is_cut: bool,
+}
+
+/// Where the next part of a job begins.
+#[derive(Default)]
+struct Rest {
+    /// Rows of the job that are whole.
+    num_rows: usize,
+    /// The row after them if it has been begun, and where the collator goes on in it.
+    row: Option<(Row, usize)>,
 }
 
 impl Loader {
@@ -68,33 +96,24 @@ impl Loader {
             return Err(outside(cursor));
         }
         let spec = BatchSpec::of(&*collator)?;
-        let first = cursor.epoch * rows_per_epoch + cursor.row;
-        let declared = spec.clone();
-        let encode = move |n, job: &mut Job| {
-            if job.examples.is_empty() {
-                let examples = |_| Examples::new(&declared.fields);
-                job.examples = (0..ROWS_PER_JOB).map(examples).collect();
-            }
-            let start = first + n * ROWS_PER_JOB;
-            for (examples, position) in job.examples.iter_mut().zip(start..) {
-                let epoch = position / rows_per_epoch;
-                let index = order.row(epoch, position % rows_per_epoch);
-                source.read(index, &mut job.row)?;
-                examples.begin(order.row_seed(epoch, index));
-                collator
-                    .encode(&job.row, examples)
-                    .and_then(|()| examples.check(declared.layout))
-                    .map_err(|error| error.of_collator(collator.name(), Some(&job.row.at)))?;
-            }
-            Ok(())
+        let encoder = Encoder {
+            first: cursor.epoch * rows_per_epoch + cursor.row,
+            source,
+            order,
+            collator: Arc::clone(&collator),
+            spec: spec.clone(),
+            shape,
         };
+        let encode = move |n, job: &mut Job, rest: &mut Rest| encoder.encode(n, job, rest);
         Ok(Self {
-            prefetch: Prefetch::new(num_workers, JOBS_AHEAD, encode)?,
+            prefetch: Prefetch::new(num_workers, AHEAD, encode)?,
             job: None,
             row: 0,
+            earlier: 0,
             cursor,
             rows_per_epoch,
             num_epochs,
+            collator: collator.name(),
             spec,
             shape,
             spare: Vec::new(),
@@ -112,6 +131,7 @@ impl Loader {
             rows: all_rows,
             seq_len,
             pad_id,
+            ..
         } = self.shape;
         let each = self.spec.rows_of_each();
         let mut batch = self.spare.pop().unwrap_or_default();
@@ -147,22 +167,30 @@ impl Loader {
         let seq_len = self.shape.seq_len;
         let mut filled = 0;
         let mut segment = 0;
+        // Tokens in the row of an example of which the next part is to come.
+        let mut begun = 0;
         while filled < seq_len {
-            let used = self.cursor.token as usize;
-            let Some(examples) = self.examples()? else {
+            let Some(part) = self.part()? else {
                 break;
             };
-            let is_last = |take| used + take == examples.num_tokens();
-            let (example, from) = examples.after(used);
+            let (example, from) = part.examples.after(part.used);
             let take = (example.input_ids.len() - from).min(seq_len - filled);
-            segment += 1;
+            if begun == 0 {
+                segment += 1;
+            }
             let start = row * seq_len + filled;
-            batch.put(start, segment, example, from..from + take);
+            batch.put(start, (segment, begun), example, from..from + take);
             filled += take;
-            if is_last(take) {
-                self.next_row();
+            let is_last = part.used + take == part.examples.num_tokens();
+            begun = if is_last && part.is_cut {
+                begun + take
             } else {
-                self.cursor.token += take as u64;
+                0
+            };
+            match (is_last, part.is_cut) {
+                (true, true) => self.next_part(),
+                (true, false) => self.next_row(),
+                (false, _) => self.cursor.token += take as u64,
             }
         }
         Ok(filled > 0)
@@ -171,19 +199,19 @@ impl Loader {
     /// Fills the rows from `first` on with the examples of one row of data; false if there is none left.
     fn fill_rows(&mut self, batch: &mut Batch, first: usize) -> Result<bool, DataError> {
         let seq_len = self.shape.seq_len;
-        let Some(examples) = self.examples()? else {
+        let Some(part) = self.part()? else {
             return Ok(false);
         };
-        for (row, example) in (first..).zip(examples.as_slice()) {
+        for (row, example) in (first..).zip(part.examples.as_slice()) {
             let len = example.input_ids.len().min(seq_len);
-            batch.put(row * seq_len, 1, example, 0..len);
+            batch.put(row * seq_len, (1, 0), example, 0..len);
         }
         self.next_row();
         Ok(true)
     }
 
     /// What has been made of the row that the cursor is in, after rows without a token; `None` once all epochs are over.
-    fn examples(&mut self) -> Result<Option<&Examples>, DataError> {
+    fn part(&mut self) -> Result<Option<Part<'_>>, DataError> {
         let mut empty_rows = 0;
         loop {
             if self.num_epochs.is_some_and(|end| self.cursor.epoch >= end) {
@@ -193,36 +221,154 @@ impl Loader {
                 Some(job) => job,
                 None => self.prefetch.next_item()?,
             };
-            let num_tokens = self.job.insert(job).examples[self.row].num_tokens();
-            if self.cursor.token > 0 && self.cursor.token >= num_tokens as u64 {
+            let job = self.job.insert(job);
+            let num_tokens = job.examples[self.row].num_tokens();
+            let is_cut = job.is_cut && self.row + 1 == job.num_rows;
+            let end = self.earlier + num_tokens as u64;
+            if self.cursor.token < end {
+                break;
+            }
+            if is_cut {
+                // A cursor that is restored may be in a later part.
+                let token = self.cursor.token;
+                self.next_part();
+                self.cursor.token = token;
+                continue;
+            }
+            if self.cursor.token > end || (end > 0 && self.earlier == 0) {
                 return Err(outside(self.cursor));
             }
-            if num_tokens > 0 {
-                return Ok(self.job.as_ref().map(|job| &job.examples[self.row]));
-            }
             empty_rows += 1;
-            if empty_rows >= self.rows_per_epoch {
-                let what = "the data set".to_owned();
-                return Err(DataError::Empty { what });
+            if empty_rows >= self.rows_per_epoch.min(MOST_EMPTY_ROWS) && end == 0 {
+                return Err(DataError::NoTokens {
+                    collator: self.collator.to_owned(),
+                    rows: empty_rows,
+                    at: job.row.at.clone(),
+                });
             }
             self.next_row();
         }
+        Ok(self.job.as_ref().map(|job| Part {
+            examples: &job.examples[self.row],
+            used: (self.cursor.token - self.earlier) as usize,
+            is_cut: job.is_cut && self.row + 1 == job.num_rows,
+        }))
+    }
+
+    /// Goes on to the next part of the row.
+    fn next_part(&mut self) {
+        if let Some(job) = self.job.take() {
+            self.earlier += job.examples[self.row].num_tokens() as u64;
+            self.prefetch.recycle(job);
+        }
+        self.cursor.token = self.earlier;
+        self.row = 0;
     }
 
     fn next_row(&mut self) {
         self.cursor.token = 0;
+        self.earlier = 0;
         self.cursor.row += 1;
         if self.cursor.row == self.rows_per_epoch {
             self.cursor.row = 0;
             self.cursor.epoch += 1;
         }
         self.row += 1;
-        if self.row as u64 == ROWS_PER_JOB {
+        if let Some(job) = self.job.take_if(|job| self.row == job.num_rows) {
             self.row = 0;
-            if let Some(job) = self.job.take() {
-                self.prefetch.recycle(job);
+            self.prefetch.recycle(job);
+        }
+    }
+}
+
+/// What is at hand of a row of data.
+struct Part<'a> {
+    examples: &'a Examples,
+    /// Tokens of it that have been used.
+    used: usize,
+    /// The row goes on in the next part.
+    is_cut: bool,
+}
+
+/// Reads and encodes the rows of a job.
+struct Encoder {
+    /// Position of the first row of job 0.
+    first: u64,
+    source: Arc<dyn Source>,
+    order: Order,
+    collator: Arc<dyn Collator>,
+    spec: BatchSpec,
+    shape: BatchShape,
+}
+
+impl Encoder {
+    fn encode(&self, n: u64, job: &mut Job, rest: &mut Rest) -> Result<Made, DataError> {
+        let mut tokens = 0;
+        job.num_rows = 0;
+        job.is_cut = false;
+        while rest.num_rows < ROWS_PER_JOB && tokens < TOKENS_PER_PART && !job.is_cut {
+            let position = self.first + n * ROWS_PER_JOB as u64 + rest.num_rows as u64;
+            let rows_per_epoch = self.order.rows_per_epoch();
+            let epoch = position / rows_per_epoch;
+            let index = self.order.row(epoch, position % rows_per_epoch);
+            let from = match rest.row.take() {
+                Some((row, from)) => {
+                    job.row = row;
+                    from
+                }
+                None => {
+                    self.source.read(index, &mut job.row)?;
+                    0
+                }
+            };
+            if job.examples.len() == job.num_rows {
+                job.examples.push(Examples::new(&self.spec.fields));
+            }
+            let examples = &mut job.examples[job.num_rows];
+            examples.begin(self.order.row_seed(epoch, index));
+            let next = self.encode_row(&job.row, from, examples);
+            let next =
+                next.map_err(|error| error.of_collator(self.collator.name(), Some(&job.row.at)))?;
+            tokens += examples.num_tokens();
+            job.num_rows += 1;
+            match next {
+                Some(next) => {
+                    rest.row = Some((std::mem::take(&mut job.row), next));
+                    job.is_cut = true;
+                }
+                None => {
+                    rest.num_rows += 1;
+                    if from > 0 {
+                        job.row = Row::default(); // a long one is not kept
+                    }
+                }
             }
         }
+        Ok(Made {
+            weight: tokens,
+            is_whole: rest.num_rows == ROWS_PER_JOB,
+        })
+    }
+
+    /// A part of a row that is packed, or as much of it as a row of the batch takes. Gives where the next part begins.
+    fn encode_row(
+        &self,
+        row: &Row,
+        from: usize,
+        examples: &mut Examples,
+    ) -> Result<Option<usize>, DataError> {
+        let mut next = self.collator.encode_part(row, from, examples)?;
+        if self.spec.layout != Layout::Packed {
+            // What is cut off need not be encoded.
+            while let Some(from) = next
+                && examples.num_tokens() < self.shape.seq_len
+            {
+                next = self.collator.encode_part(row, from, examples)?;
+            }
+            next = None;
+        }
+        examples.check(self.spec.layout, self.shape.vocab_size)?;
+        Ok(next)
     }
 }
 

@@ -3,10 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use serde_json::Value;
 use tt_config::Table;
 use tt_data::{
     Cursor, DataConfig, DataError, Dataset, Location, OpenSource, Order, Row, SOURCES, Shard,
-    Source, Tokenizer, cache_folder,
+    Source, Tokenizer, TokenizerOrigin, cache_folder,
 };
 
 use crate::baselines::{Baselines, Bigrams, unigram_nats};
@@ -34,9 +35,10 @@ pub struct PipelineOptions {
     pub shard: Shard,
     /// Where a trained tokenizer is kept.
     pub cache: Option<PathBuf>,
-    /// A tokenizer, or a folder with one, that comes with the model: taken where the config names
-    /// none, instead of training one.
-    pub tokenizer: Option<PathBuf>,
+    /// The tokenizer that comes with the model: taken where the config names none, instead of training one.
+    pub tokenizer: Option<TokenizerOrigin>,
+    /// Tokens that the model knows; those of the tokenizer if `None`.
+    pub vocab_size: Option<usize>,
     /// What `data.dataset.url` may name.
     pub sources: Table<OpenSource>,
     /// What `data.collator.type` may name.
@@ -52,6 +54,7 @@ impl Default for PipelineOptions {
             shard: Shard::default(),
             cache: cache_folder(),
             tokenizer: None,
+            vocab_size: None,
             sources: SOURCES,
             collators: TABLE,
         }
@@ -93,6 +96,9 @@ impl Pipeline {
             });
         }
         let tokenizer = Arc::new(open_tokenizer(config, options, dataset.train.as_ref())?);
+        for split in [&dataset.train, &dataset.validation] {
+            check_tokenizer(&tokenizer, split.as_ref())?;
+        }
         let collator = build_collator(config, &options.collators, &tokenizer)?;
         let mut pipeline = Self {
             config: config.clone(),
@@ -103,6 +109,7 @@ impl Pipeline {
             validation: Vec::new(),
         };
         pipeline.validation = pipeline.read_validation()?;
+        pipeline.check_targets()?;
         Ok(pipeline)
     }
 
@@ -113,6 +120,54 @@ impl Pipeline {
     /// What the data holds and in which order, in short: a [`Cursor`] is of use with equal ones.
     pub fn fingerprint(&self) -> &str {
         &self.dataset.fingerprint
+    }
+
+    /// How many documents and tokens there are, and how long documents are, in a line; `None` for a source that does not know.
+    /// Tokens are counted in a sample, and reckoned from bytes.
+    pub fn summary(&self) -> Result<Option<String>, DataError> {
+        let (Some(mut train), Some(validation)) = (
+            self.dataset.train.row_bytes(),
+            self.dataset.validation.row_bytes(),
+        ) else {
+            return Ok(None);
+        };
+        let bytes_per_token = self.bytes_per_token()?;
+        train.sort_unstable();
+        let tokens = |bytes: u64| about((bytes as f64 / bytes_per_token) as u64 + 1);
+        let total = |rows: &[u64]| tokens(rows.iter().sum());
+        let (median, longest) = (train[train.len() / 2], train[train.len() - 1]);
+        let documents = |count| match count {
+            1 => "1 document".to_owned(),
+            count => format!("{count} documents"),
+        };
+        Ok(Some(format!(
+            "{} of about {} tokens to train on (median {}, longest {}), {} of {} for validation",
+            documents(train.len()),
+            total(&train),
+            tokens(median),
+            tokens(longest),
+            documents(validation.len()),
+            total(&validation),
+        )))
+    }
+
+    /// Of the beginnings of some training rows.
+    fn bytes_per_token(&self) -> Result<f64, DataError> {
+        const ROWS: u64 = 64;
+        const BYTES: usize = 2048;
+        let train = &self.dataset.train;
+        let order = Order::new(FIXED_SEED, Shard::default(), train.num_rows())?;
+        let mut row = Row::default();
+        let (mut bytes, mut tokens) = (0, 0);
+        for position in 0..ROWS.min(order.rows_per_epoch()) {
+            train.read(order.row(0, position), &mut row)?;
+            for text in row.fields.values().filter_map(Value::as_str) {
+                let text = beginning(text, BYTES);
+                bytes += text.len();
+                tokens += self.tokenizer.encode(text)?.len();
+            }
+        }
+        Ok(bytes as f64 / tokens.max(1) as f64)
     }
 
     /// Tokens in a row of a batch.
@@ -208,7 +263,7 @@ impl Pipeline {
 
     /// What a model has to beat on the validation batches.
     pub fn baselines(&self) -> Result<Baselines, DataError> {
-        let vocab_size = self.tokenizer.vocab_size();
+        let vocab_size = self.vocab_size();
         let train = &self.dataset.train;
         let order = Order::new(FIXED_SEED, Shard::default(), train.num_rows())?;
         let mut loader = self.loader(train, order, Cursor::default(), Some(1))?;
@@ -225,6 +280,44 @@ impl Pipeline {
             unigram_nats: unigram_nats(&self.validation, vocab_size),
             bigram_nats: bigrams.nats(&self.validation),
         })
+    }
+
+    /// Tokens and labels are under this.
+    fn vocab_size(&self) -> usize {
+        // A model with fewer tokens than the tokenizer is refused as such.
+        let of_model = self.options.vocab_size.unwrap_or_default();
+        of_model.max(self.tokenizer.vocab_size())
+    }
+
+    /// Refuses a split in which there is nothing to predict: all of the validation batches, the beginning of training.
+    fn check_targets(&self) -> Result<(), DataError> {
+        let refuse = |split: &'static str, source: &dyn Source, seed| {
+            let mut first = Row::default();
+            let order = Order::new(seed, Shard::default(), source.num_rows())?;
+            source.read(order.row(0, 0), &mut first)?;
+            Err(DataError::NothingToPredict {
+                split,
+                collator: self.collator.name().to_owned(),
+                at: first.at,
+                sequence_length: self.config.sequence_length,
+            })
+        };
+        let Dataset {
+            train, validation, ..
+        } = &self.dataset;
+        if self.validation.iter().all(|batch| batch.num_targets == 0) {
+            return refuse("validation", validation.as_ref(), FIXED_SEED);
+        }
+        let mut loader = self.train(None)?;
+        let tokens_per_batch = self.options.micro_batch_size * self.config.sequence_length;
+        for _ in 0..BIGRAM_TOKENS.div_ceil(tokens_per_batch) {
+            match loader.next_batch()? {
+                Some(batch) if batch.num_targets == 0 => loader.recycle(batch),
+                Some(_) => return Ok(()),
+                None => break,
+            }
+        }
+        refuse("training", train.as_ref(), self.options.seed)
     }
 
     fn read_validation(&self) -> Result<Vec<Batch>, DataError> {
@@ -255,6 +348,7 @@ impl Pipeline {
             rows: self.options.micro_batch_size,
             seq_len: self.config.sequence_length,
             pad_id: self.tokenizer.pad_id(),
+            vocab_size: self.vocab_size(),
         };
         Loader::new(
             Arc::clone(source),
@@ -274,8 +368,9 @@ impl BatchSpec {
     pub fn planned(config: &DataConfig, options: &PipelineOptions) -> Result<Self, DataError> {
         let eos_token = config.tokenizer.eos_token.as_deref();
         let configured = config.tokenizer.path.as_deref().map(Path::new);
-        let tokenizer = match configured.or(options.tokenizer.as_deref()) {
-            Some(path) if path.exists() => Tokenizer::load(path, eos_token)?,
+        let tokenizer = match (configured, &options.tokenizer) {
+            (Some(path), _) if path.exists() => Tokenizer::load(path, eos_token)?,
+            (None, Some(origin)) => Tokenizer::load_from(origin, eos_token)?,
             _ => Tokenizer::bytes()?,
         };
         let collator = build_collator(config, &options.collators, &Arc::new(tokenizer))?;
@@ -301,13 +396,62 @@ fn build_collator(
     )?))
 }
 
+/// The first `bytes` of a text, and the rest of the character that they end in.
+fn beginning(text: &str, bytes: usize) -> &str {
+    let beginning = text.char_indices().take_while(|(at, _)| *at < bytes);
+    let end = beginning.last().map_or(0, |(at, c)| at + c.len_utf8());
+    &text[..end]
+}
+
+/// A count to two digits, with a unit where it is large.
+fn about(count: u64) -> String {
+    let digits = count.checked_ilog10().unwrap_or(0);
+    let step = 10_u64.pow(digits.saturating_sub(1));
+    let rounded = (count + step / 2) / step * step;
+    match rounded {
+        0..1_000 => rounded.to_string(),
+        1_000..1_000_000 => format!("{} k", rounded as f64 / 1e3),
+        _ => format!("{} M", rounded as f64 / 1e6),
+    }
+}
+
+/// Refuses a tokenizer that makes nothing of the first texts of a split.
+fn check_tokenizer(tokenizer: &Tokenizer, source: &dyn Source) -> Result<(), DataError> {
+    const TEXTS: u64 = 100;
+    const BYTES: usize = 4096;
+    let num_rows = source.num_rows().unwrap_or(TEXTS).min(TEXTS);
+    let mut row = Row::default();
+    let mut num_texts = 0;
+    for index in 0..num_rows {
+        source.read(index, &mut row)?;
+        for text in row.fields.values().filter_map(Value::as_str) {
+            let text = beginning(text, BYTES);
+            if !text.is_empty() {
+                num_texts += 1;
+                if !tokenizer.encode(text)?.is_empty() {
+                    return Ok(());
+                }
+            }
+        }
+    }
+    match num_texts {
+        0 => Ok(()), // whatever the collator reads, it is no text
+        num_texts => Err(tokenizer.makes_nothing_of(num_texts, &row.at)),
+    }
+}
+
 fn open_tokenizer(
     config: &DataConfig,
     options: &PipelineOptions,
     train: &dyn Source,
 ) -> Result<Tokenizer, DataError> {
-    match (&config.tokenizer.path, &options.tokenizer) {
-        (None, Some(path)) => Tokenizer::load(path, config.tokenizer.eos_token.as_deref()),
+    let tokenizer = match (&config.tokenizer.path, &options.tokenizer) {
+        (None, Some(origin)) => Tokenizer::load_from(origin, config.tokenizer.eos_token.as_deref()),
         _ => Tokenizer::open(&config.tokenizer, train, options.cache.as_deref()),
-    }
+    }?;
+    Ok(if config.tokenizer.add_special_tokens {
+        tokenizer
+    } else {
+        tokenizer.without_document_start()
+    })
 }

@@ -1,4 +1,5 @@
-//! `tokenize.TokenizeCollator`: text to tokens, each document with the end of text after it.
+//! `tokenize.TokenizeCollator`: text to tokens, each document with the end of text after it, and before it what the
+//! tokenizer begins a text with. Long documents are encoded in parts.
 
 use std::sync::Arc;
 
@@ -8,6 +9,9 @@ use serde_json::{Map, Value};
 use tt_data::{DataError, Row, Tokenizer, typed_kwargs};
 
 use crate::{Collator, Examples, Layout};
+
+/// Text that is encoded at a time.
+const BYTES_PER_PART: usize = 1 << 16;
 
 /// `data.collator.kwargs` of `tokenize.TokenizeCollator`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -59,11 +63,36 @@ impl Collator for TokenizeCollator {
     }
 
     fn encode(&self, row: &Row, examples: &mut Examples) -> Result<(), DataError> {
-        let text = row.text(&self.config.text_field)?;
-        let example = examples.add();
-        self.tokenizer.encode_into(text, &mut example.input_ids)?;
-        example.input_ids.push(self.tokenizer.eos_id());
-        example.label_all();
+        let mut from = Some(0);
+        while let Some(here) = from {
+            from = self.encode_part(row, here, examples)?;
+        }
         Ok(())
+    }
+
+    fn encode_part(
+        &self,
+        row: &Row,
+        from: usize,
+        examples: &mut Examples,
+    ) -> Result<Option<usize>, DataError> {
+        let text = row
+            .text(&self.config.text_field)?
+            .get(from..)
+            .unwrap_or_default();
+        let cut = self.tokenizer.cut(text, BYTES_PER_PART)?;
+        let (end, next) = cut.unwrap_or((text.len(), text.len()));
+        let example = examples.last_or_add();
+        if from == 0 {
+            let start = self.tokenizer.document_start();
+            example.input_ids.extend_from_slice(start);
+        }
+        self.tokenizer
+            .encode_into(&text[..end], &mut example.input_ids)?;
+        if cut.is_none() {
+            example.input_ids.push(self.tokenizer.eos_id());
+        }
+        example.label_all();
+        Ok(cut.map(|_| from + next))
     }
 }

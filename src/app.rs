@@ -121,10 +121,15 @@ impl App {
     fn try_run(self, args: impl IntoIterator<Item = OsString>) -> Result<ExitCode, Failure> {
         let own = self.plugins.configs;
         match cli::parse(args).map_err(Failure::request)? {
-            Request::Help(args) => {
+            Request::Help(command, args) => {
+                let root_config = match command.map(|command| command.work) {
+                    Some(Work::Composed { config_name, .. }) => config_name,
+                    _ => ROOT_CONFIG,
+                };
                 out::text(cli::help(
                     self.program.name,
-                    &configs::composer(&args, own, ROOT_CONFIG)?.groups(),
+                    command,
+                    &configs::composer(&args, own, root_config)?.groups(),
                 ));
                 Ok(ExitCode::SUCCESS)
             }

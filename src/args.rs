@@ -70,6 +70,7 @@ pub(crate) struct Options {
     pub(crate) diff: DiffOptions,
     /// Of `runs`.
     pub(crate) sort: RunsOrder,
+    pub(crate) generate: GenerateOptions,
 }
 
 /// What runs are listed by.
@@ -82,6 +83,16 @@ pub(crate) enum RunsOrder {
     Loss,
     ValLoss,
     Speed,
+}
+
+/// What the command line may say of the prompt.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct GenerateOptions {
+    /// Word for word: it does not go through the grammar of overrides.
+    pub(crate) prompt: Option<String>,
+    pub(crate) prompt_file: Option<PathBuf>,
+    /// A flag has set one of the numbers.
+    pub(crate) numbers: bool,
 }
 
 /// What the command line may say of the variants.

@@ -25,7 +25,7 @@ pub use window::SlidingWindowConfig;
 
 use crate::error::{Error, Result};
 use crate::hf_config::HfConfig;
-use crate::{Input, Model, ModelConfig};
+use crate::{Input, Model, ModelConfig, TensorNames};
 
 /// One architecture of a [`Decoder`]: its config, and what that means for a block.
 pub trait Architecture:
@@ -241,6 +241,16 @@ impl<C: Architecture> Model for Decoder<C> {
         } else {
             fwd.param(&ModulePath::root(), "lm_head.weight")?
         })
+    }
+
+    /// Some files hold a tied head a second time.
+    fn tensor_names(&self) -> TensorNames {
+        let names = TensorNames::default();
+        if self.config.decoder().tie_word_embeddings {
+            names.with_copies(&[("lm_head.weight", "model.embed_tokens.weight")])
+        } else {
+            names
+        }
     }
 
     fn blocks(&self) -> Vec<ModulePath> {

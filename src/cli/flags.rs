@@ -1,12 +1,14 @@
 //! The flags: one table, from which parsing, the help text and completion are made.
 
+use std::str::FromStr;
+
 use tt_config::{Part, nearest};
 use tt_report::number;
 use tt_run::ending::RERUN_FLAG;
 
 use super::usage::UsageError;
 use crate::args::{Args, Info, RunsOrder, Show};
-use crate::commands::diff;
+use crate::commands::{self, diff};
 use crate::shell::Completion;
 
 /// One flag. `value` names the value in the help text; a flag without one is a switch.
@@ -21,6 +23,7 @@ pub(super) struct Flag {
 /// A value that a flag does not take; says what it would.
 struct BadValue(&'static str);
 
+pub(super) const MULTIRUN: &str = "--multirun";
 pub(super) const MEMORY: &str = "--memory";
 pub(super) const JSON: &str = "--json";
 pub(super) const MERGE: &str = "--merge";
@@ -29,6 +32,13 @@ pub(super) const B: &str = "--b";
 pub(super) const TOLERANCE: &str = "--tolerance";
 pub(super) const MARKDOWN: &str = "--markdown";
 pub(super) const SORT: &str = "--sort";
+
+pub(super) const PROMPT: &str = "--prompt";
+pub(super) const PROMPT_FILE: &str = "--prompt-file";
+pub(super) const MAX_NEW_TOKENS: &str = "--max-new-tokens";
+pub(super) const TEMPERATURE: &str = "--temperature";
+pub(super) const TOP_P: &str = "--top-p";
+pub(super) const SEED: &str = "--seed";
 
 /// What a flag's value is called that is an override.
 const OVERRIDE: &str = "OVERRIDE";
@@ -44,6 +54,12 @@ const OWN: &[&str] = &[
     TOLERANCE,
     MARKDOWN,
     SORT,
+    PROMPT,
+    PROMPT_FILE,
+    MAX_NEW_TOKENS,
+    TEMPERATURE,
+    TOP_P,
+    SEED,
 ];
 
 /// A short form may have two letters, as in Hydra; so switches cannot be bundled.
@@ -146,7 +162,7 @@ pub(super) const FLAGS: &[Flag] = &[
         },
     },
     Flag {
-        long: "--multirun",
+        long: MULTIRUN,
         short: Some("-m"),
         value: None,
         about: "Run a job for each combination of the values given: lr=1e-3,1e-4",
@@ -249,6 +265,54 @@ pub(super) const FLAGS: &[Flag] = &[
         },
     },
     Flag {
+        long: PROMPT,
+        short: None,
+        value: Some("TEXT"),
+        about: "With generate: the text to continue, word for word",
+        set: |args, value| {
+            args.options.generate.prompt = Some(value);
+            Ok(())
+        },
+    },
+    Flag {
+        long: PROMPT_FILE,
+        short: None,
+        value: Some("FILE"),
+        about: "With generate: a file with the text to continue",
+        set: |args, value| {
+            args.options.generate.prompt_file = Some(value.into());
+            Ok(())
+        },
+    },
+    Flag {
+        long: MAX_NEW_TOKENS,
+        short: None,
+        value: Some("COUNT"),
+        about: "With generate: tokens to add at most",
+        set: |args, value| args.set_number::<u64>("max_new_tokens", &value),
+    },
+    Flag {
+        long: TEMPERATURE,
+        short: None,
+        value: Some("NUMBER"),
+        about: "With generate: divides the logits; 0 takes the most likely token",
+        set: |args, value| args.set_number::<f32>("temperature", &value),
+    },
+    Flag {
+        long: TOP_P,
+        short: None,
+        value: Some("NUMBER"),
+        about: "With generate: draw from the likeliest tokens, up to this probability",
+        set: |args, value| args.set_number::<f32>("top_p", &value),
+    },
+    Flag {
+        long: SEED,
+        short: None,
+        value: Some("NUMBER"),
+        about: "With generate: another seed, another text",
+        set: |args, value| args.set_number::<u64>("seed", &value),
+    },
+    Flag {
         long: "--shell-completion",
         short: Some("-sc"),
         value: Some("ACTION"),
@@ -301,6 +365,42 @@ pub(super) const FLAGS: &[Flag] = &[
         },
     },
 ];
+
+/// The commands that a flag is for; `None`: all.
+pub(super) fn owners(flag: &str) -> Option<&'static [&'static str]> {
+    const TRAIN: &[&str] = &[commands::TRAIN.name];
+    const PLAN: &[&str] = &[commands::PLAN.name];
+    const DIFF: &[&str] = &[commands::DIFF.name];
+    const GENERATE: &[&str] = &[commands::GENERATE.name];
+    const EXPORT: &[&str] = &[commands::EXPORT.name];
+    const WITH_JSON: &[&str] = &[
+        commands::PLAN.name,
+        commands::DIFF.name,
+        commands::DOCTOR.name,
+        commands::RUNS.name,
+    ];
+    const RUNS: &[&str] = &[commands::RUNS.name];
+    match flag {
+        MULTIRUN | RERUN_FLAG => Some(TRAIN),
+        MEMORY => Some(PLAN),
+        JSON => Some(WITH_JSON),
+        A | B | TOLERANCE | MARKDOWN => Some(DIFF),
+        PROMPT | PROMPT_FILE | MAX_NEW_TOKENS | TEMPERATURE | TOP_P | SEED => Some(GENERATE),
+        MERGE => Some(EXPORT),
+        SORT => Some(RUNS),
+        _ => None,
+    }
+}
+
+impl Args {
+    /// The override that sets a key of the command to a number.
+    fn set_number<T: FromStr>(&mut self, key: &'static str, value: &str) -> Result<(), BadValue> {
+        value.parse::<T>().map_err(|_| BadValue("a number"))?;
+        self.overrides.push(format!("{key}={value}"));
+        self.options.generate.numbers = true;
+        Ok(())
+    }
+}
 
 pub(super) fn flag_named(name: &str) -> Result<&'static Flag, UsageError> {
     FLAGS

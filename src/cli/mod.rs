@@ -16,7 +16,10 @@ use tt_run::ending::RERUN_FLAG;
 use crate::args::{Args, RunsOrder, Show};
 use crate::commands::{self, Command};
 use crate::shell::Completion;
-use flags::{A, B, JSON, MARKDOWN, MEMORY, SORT, TOLERANCE, flag_named};
+use flags::{
+    A, B, JSON, MARKDOWN, MEMORY, MULTIRUN, PROMPT, PROMPT_FILE, SORT, TEMPERATURE, TOLERANCE,
+    flag_named, owners,
+};
 
 pub(crate) use flags::{flags, hydra_flags, takes_override, values_after};
 pub(crate) use help::help;
@@ -24,7 +27,8 @@ pub(crate) use usage::UsageError;
 
 /// What a command line asks for.
 pub(crate) enum Request {
-    Help(Args),
+    /// Of a command, if one is named.
+    Help(Option<&'static Command>, Args),
     Version,
     HydraHelp(Args),
     Complete(Completion),
@@ -70,6 +74,9 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Request,
             flag.apply(&mut parsed, name, value)?;
         }
     }
+    if parsed.help {
+        return Ok(Request::Help(command, parsed));
+    }
     request(parsed, command.unwrap_or(&commands::TRAIN))
 }
 
@@ -96,9 +103,6 @@ fn command_named(arg: &str) -> Result<Option<&'static Command>, UsageError> {
 }
 
 fn request(args: Args, command: &'static Command) -> Result<Request, UsageError> {
-    if args.help {
-        return Ok(Request::Help(args));
-    }
     if args.hydra_help {
         return Ok(Request::HydraHelp(args));
     }
@@ -130,6 +134,10 @@ fn request(args: Args, command: &'static Command) -> Result<Request, UsageError>
             None => {}
         }
     }
+    let prompt = &args.options.generate;
+    if prompt.prompt.is_some() && prompt.prompt_file.is_some() {
+        return Err(UsageError::Excluded(PROMPT, PROMPT_FILE));
+    }
     if args.rerun.is_some() {
         // A recorded config is one config, and comes from nowhere else.
         for (flag, is_given) in [
@@ -143,28 +151,22 @@ fn request(args: Args, command: &'static Command) -> Result<Request, UsageError>
             }
         }
     }
-    const TRAIN: &[&str] = &[commands::TRAIN.name];
-    const PLAN: &[&str] = &[commands::PLAN.name];
-    const DIFF: &[&str] = &[commands::DIFF.name];
-    const WITH_JSON: &[&str] = &[
-        commands::PLAN.name,
-        commands::DIFF.name,
-        commands::DOCTOR.name,
-        commands::RUNS.name,
-    ];
-    const RUNS: &[&str] = &[commands::RUNS.name];
-    for (flag, owners, is_given) in [
-        ("--multirun", TRAIN, args.multirun),
-        (RERUN_FLAG, TRAIN, args.rerun.is_some()),
-        (MEMORY, PLAN, args.options.memory_bytes.is_some()),
-        (JSON, WITH_JSON, args.options.json),
-        (A, DIFF, !args.options.diff.a.is_empty()),
-        (B, DIFF, args.options.diff.b.is_some()),
-        (TOLERANCE, DIFF, args.options.diff.tolerance.is_some()),
-        (MARKDOWN, DIFF, args.options.diff.markdown.is_some()),
-        (SORT, RUNS, args.options.sort != RunsOrder::default()),
+    let options = &args.options;
+    for (flag, is_given) in [
+        (MULTIRUN, args.multirun),
+        (RERUN_FLAG, args.rerun.is_some()),
+        (MEMORY, options.memory_bytes.is_some()),
+        (JSON, options.json),
+        (A, !options.diff.a.is_empty()),
+        (B, options.diff.b.is_some()),
+        (TOLERANCE, options.diff.tolerance.is_some()),
+        (MARKDOWN, options.diff.markdown.is_some()),
+        (PROMPT, options.generate.prompt.is_some()),
+        (PROMPT_FILE, options.generate.prompt_file.is_some()),
+        (TEMPERATURE, options.generate.numbers),
+        (SORT, options.sort != RunsOrder::default()),
     ] {
-        let command = command.name;
+        let (owners, command) = (owners(flag).unwrap_or_default(), command.name);
         if is_given && !owners.contains(&command) {
             return Err(UsageError::ForOther {
                 flag,

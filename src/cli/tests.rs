@@ -127,7 +127,7 @@ fn what_cannot_be_read_is_told_apart() {
 
 #[test]
 fn every_flag_is_distinct_sorted_into_the_help_and_documented() {
-    let help = help("my-lab", &[("model".into(), vec!["qwen2".into()])]);
+    let help = help("my-lab", None, &[("model".into(), vec!["qwen2".into()])]);
     let mut names = Vec::new();
     for flag in FLAGS {
         assert!(flag.long.starts_with("--"), "{}", flag.long);

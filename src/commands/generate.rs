@@ -7,14 +7,18 @@ use std::process::ExitCode;
 use anyhow::Context;
 use schemars::JsonSchema;
 use serde::Deserialize;
+use serde_json::Value;
 use tt_data::Tokenizer;
 use tt_engine::{Limits, Sampler, Sampling};
 use tt_tensor::Seed;
+use tt_train::TokenIds;
 
+use crate::args::GenerateOptions;
 use crate::device::{DeviceConfig, report_fallbacks};
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::out;
+use crate::setup::pretrained::GENERATION_CONFIG;
 use crate::setup::stored::Stored;
 
 /// The root config of `generate`.
@@ -25,8 +29,11 @@ struct GenerateConfig {
     checkpoint: String,
     /// The folder of the model that an adapter is on, if it is not where the adapter says.
     base: Option<String>,
-    /// The text to continue; null: standard input.
+    /// The text to continue; null: standard input. The flags `--prompt` and `--prompt-file` take one word for word.
     prompt: Option<String>,
+    /// Whether the prompt begins with what the tokenizer puts before a text (its post-processor: `<s>` of Llama 2), as
+    /// documents do in training.
+    add_special_tokens: bool,
     /// Tokens to add at most.
     max_new_tokens: usize,
     /// Divides the logits; 0 takes the most likely token.
@@ -50,11 +57,17 @@ pub(crate) fn run(invocation: Invocation) -> Result<ExitCode, Failure> {
         .map_err(Failure::Request)?;
     let tokenizer = Tokenizer::load(stored.tokenizer_folder(), None).map_err(Failure::request)?;
 
-    let prompt = match config.prompt {
+    let given = given(&invocation.options.generate).map_err(Failure::Request)?;
+    let prompt = match given.or(config.prompt) {
         Some(prompt) => prompt,
         None => read_stdin().map_err(Failure::Request)?,
     };
-    let ids = tokenizer.encode(&prompt).map_err(Failure::request)?;
+    let ids = if config.add_special_tokens {
+        tokenizer.encode_prompt(&prompt)
+    } else {
+        tokenizer.encode(&prompt)
+    };
+    let ids = ids.map_err(Failure::request)?;
     let sampling = match config.temperature {
         0.0 => Sampling::Greedy,
         temperature => Sampling::Nucleus {
@@ -65,7 +78,7 @@ pub(crate) fn run(invocation: Invocation) -> Result<ExitCode, Failure> {
     let mut sampler = Sampler::new(sampling, Seed::new(config.seed));
     let limits = Limits {
         max_new_tokens: config.max_new_tokens,
-        eos: Some(tokenizer.eos_id()),
+        ends: ends(&stored, &tokenizer).map_err(Failure::Request)?,
     };
     let tokens = tt_engine::generate(&*stored.model, &stored.params, &ids, &mut sampler, &limits)
         .map_err(|error| match error {
@@ -73,9 +86,33 @@ pub(crate) fn run(invocation: Invocation) -> Result<ExitCode, Failure> {
         error => Failure::request(error),
     })?;
     report_fallbacks(device);
-    let continuation = tokenizer.decode(&tokens).map_err(Failure::run)?;
+    let continuation = tokenizer.decode_continuation(&ids, &tokens);
+    let continuation = continuation.map_err(Failure::run)?;
     out::line(format!("{prompt}{continuation}"));
     Ok(ExitCode::SUCCESS)
+}
+
+/// The tokens that end a text, as the model's files say, and as the tokenizer does.
+fn ends(stored: &Stored, tokenizer: &Tokenizer) -> anyhow::Result<Vec<u32>> {
+    let json = |name| match stored.file(name) {
+        Some(path) => Ok(tt_disk::read_json(&path)?),
+        None => anyhow::Ok(Value::Null),
+    };
+    let ids = TokenIds::new(&json("config.json")?, &json(GENERATION_CONFIG)?);
+    Ok(ids.with(tokenizer).ends())
+}
+
+/// The prompt as the flags give it, word for word; `None` if they do not.
+fn given(options: &GenerateOptions) -> anyhow::Result<Option<String>> {
+    match (&options.prompt, &options.prompt_file) {
+        (Some(prompt), _) => Ok(Some(prompt.clone())),
+        (None, Some(file)) => {
+            let text = std::fs::read_to_string(file);
+            let text = text.with_context(|| format!("--prompt-file: {}", file.display()))?;
+            Ok(Some(text.trim_end_matches(['\r', '\n']).to_owned()))
+        }
+        (None, None) => Ok(None),
+    }
 }
 
 fn read_stdin() -> anyhow::Result<String> {

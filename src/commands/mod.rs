@@ -11,4 +11,6 @@ pub(crate) mod show;
 mod table;
 mod train;
 
-pub(crate) use table::{Command, DIFF, DOCTOR, PLAN, ROOT_CONFIG, RUNS, TABLE, TRAIN, Work};
+pub(crate) use table::{
+    Command, DIFF, DOCTOR, EXPORT, GENERATE, PLAN, ROOT_CONFIG, RUNS, TABLE, TRAIN, Work,
+};

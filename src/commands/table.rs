@@ -71,9 +71,10 @@ pub(crate) const DIFF: Command = Command {
     },
 };
 
-const GENERATE: Command = Command {
+/// What continues a text.
+pub(crate) const GENERATE: Command = Command {
     name: "generate",
-    about: "Continue a prompt: checkpoint=DIR prompt=TEXT",
+    about: "Continue a text: checkpoint=DIR --prompt TEXT",
     work: Work::Composed {
         config_name: "generate",
         on_device: true,
@@ -81,7 +82,8 @@ const GENERATE: Command = Command {
     },
 };
 
-const EXPORT: Command = Command {
+/// What writes a model for other programs.
+pub(crate) const EXPORT: Command = Command {
     name: "export",
     about: "Write a model for other programs: checkpoint=DIR out=DIR [--merge]",
     work: Work::Composed {

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use tt_checkpoint::Checkpoint;
 use tt_collators::Pipeline;
 use tt_config::{Composition, Missing, Node};
+use tt_data::Tokenizer;
 use tt_launch::{StopSignal, worker};
 use tt_metrics::transcript::{self, CONSOLE_LOG};
 use tt_metrics::{Jsonl, Metrics, RunInfo, Sink, Truncation};
@@ -57,6 +58,12 @@ fn train(
         ..
     } = start;
     let data = setup.open_data(composition, checkpoint.as_ref())?;
+    if let Some(summary) = data.summary().map_err(Failure::run)? {
+        out::line(summary);
+    }
+    if let Some(how) = document_start(data.tokenizer()) {
+        out::line(how);
+    }
     let baselines = data.baselines().map_err(Failure::run)?;
 
     let device = setup.config.device.device().map_err(Failure::Request)?;
@@ -133,6 +140,18 @@ fn train(
     Ok(match outcome.ending {
         Ending::Finished => ExitCode::SUCCESS,
         Ending::Stopped => ExitCode::from(signal.exit_code()),
+    })
+}
+
+/// How documents begin, if the tokenizer has a say in it.
+fn document_start(tokenizer: &Tokenizer) -> Option<String> {
+    let tokens = tokenizer.document_start().iter();
+    let tokens: Vec<_> = tokens.filter_map(|&id| tokenizer.token(id)).collect();
+    (!tokens.is_empty()).then(|| {
+        format!(
+            "each document begins with {}, as the tokenizer says; data.tokenizer.add_special_tokens=false leaves it out",
+            tokens.join("")
+        )
     })
 }
 

@@ -4,7 +4,7 @@ use tt_checkpoint::Checkpoint;
 use tt_collators::Pipeline;
 use tt_config::Composition;
 use tt_data::DataError;
-use tt_train::{StopFlag, TrainJob};
+use tt_train::{StopFlag, TokenIds, TrainJob};
 
 use crate::failure::Failure;
 use crate::out;
@@ -45,6 +45,12 @@ pub(crate) fn assemble(
         }
         None => (sources.whole(&*model, device)?, None),
     };
+    let token_ids = match &pretrained {
+        Some(pretrained) => pretrained
+            .token_ids(data.tokenizer())
+            .map_err(|why| Failure::Request(anyhow::anyhow!(why)))?,
+        None => TokenIds::default(),
+    };
     let optimizers = optimizers.build(&params, run_length, composition)?;
     Ok(TrainJob {
         model,
@@ -58,6 +64,7 @@ pub(crate) fn assemble(
         seed: config.seed,
         recompute,
         adapter,
+        token_ids,
         resume: checkpoint,
         stop,
     })

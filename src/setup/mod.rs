@@ -7,7 +7,7 @@ mod adapter;
 pub(crate) mod job;
 mod optimization;
 mod parameters;
-mod pretrained;
+pub(crate) mod pretrained;
 pub(crate) mod stored;
 
 use std::collections::HashSet;
@@ -18,7 +18,7 @@ use serde_json::Value;
 use tt_checkpoint::Checkpoint;
 use tt_collators::{BatchSpec, BuildCollator, Pipeline, PipelineOptions};
 use tt_config::{Composition, Diagnostic, Diagnostics, Table};
-use tt_data::{DataError, OpenSource, Tokenizer};
+use tt_data::{DataError, OpenSource, Tokenizer, TokenizerOrigin};
 use tt_metrics::{Console, LoggingConfig, Sink};
 use tt_models::Model;
 use tt_nn::{ParamTree, Recompute};
@@ -162,9 +162,11 @@ impl Setup {
             num_epochs: self.trainer_config.num_epochs,
             sources: self.sources.clone(),
             collators: self.collators.clone(),
+            vocab_size: Some(self.model.vocab_size()),
             tokenizer: trained_with
                 .clone()
-                .or_else(|| self.pretrained.as_ref()?.tokenizer()),
+                .map(TokenizerOrigin::Path)
+                .or_else(|| self.base_tokenizer()),
             ..PipelineOptions::default()
         };
         let data = Pipeline::open(&self.config.data, &options)
@@ -180,10 +182,17 @@ impl Setup {
     pub(crate) fn batch_spec(&self) -> Result<BatchSpec, DataError> {
         let options = PipelineOptions {
             collators: self.collators.clone(),
-            tokenizer: self.pretrained.as_ref().and_then(Pretrained::tokenizer),
+            tokenizer: self.base_tokenizer(),
             ..PipelineOptions::default()
         };
         BatchSpec::planned(&self.config.data, &options)
+    }
+
+    /// That of the weights to start from; a configured one goes before it.
+    fn base_tokenizer(&self) -> Option<TokenizerOrigin> {
+        let is_configured = self.config.data.tokenizer.path.is_some();
+        let pretrained = self.pretrained.as_ref().filter(|_| !is_configured)?;
+        pretrained.tokenizer().ok()
     }
 
     /// A configured tokenizer must be the one at `path`, which the checkpoint was trained with.
@@ -265,7 +274,10 @@ fn data_key(error: &DataError) -> &'static str {
         | DataError::NoMatch { key, .. }
         | DataError::IsFolder { key, .. } => key,
         DataError::UnknownDataset { .. } => "data.dataset.url",
-        DataError::UnknownCollator { .. } | DataError::BadField { .. } => "data.collator.type",
+        DataError::UnknownCollator { .. }
+        | DataError::BadField { .. }
+        | DataError::NoTokens { .. }
+        | DataError::NothingToPredict { .. } => "data.collator.type",
         DataError::Other(_) => "data.dataset.url",
         DataError::Tokenizer { .. } | DataError::NoEndOfText { .. } => "data.tokenizer.path",
         _ => "data.path",
@@ -324,6 +336,7 @@ impl Parts {
         let model = problems.take(build_model(composition, plugins, hf_config))?;
         if let Some(pretrained) = &pretrained {
             problems.take(pretrained.check(&*model, composition));
+            problems.take(pretrained.check_tokenizer(composition));
         }
         let recompute = problems.take(build_remat(composition, &*model))?;
         let adapter = problems.take(Adapter::read(composition, &*model))?;

@@ -11,6 +11,7 @@ use tt_train::{Adapted, Base, BaseOrigin, TrainState, draw_base, load_adapter, l
 use crate::failure::Failure;
 use crate::out;
 use crate::setup::adapter::Adapter;
+use crate::setup::job::classify;
 use crate::setup::pretrained::Pretrained;
 
 /// Where parameters may be from.
@@ -29,7 +30,7 @@ impl Sources<'_> {
             return load_params(model, &weights, device).map_err(Failure::request);
         }
         match self.pretrained {
-            Some(pretrained) => pretrained.load(model, device).map_err(Failure::run),
+            Some(pretrained) => pretrained.load(model, device).map_err(classify),
             None => {
                 let seed = Seed::new(self.seed).fold_str("init");
                 ParamTree::init(&model.params(), seed, device).map_err(Failure::run)
@@ -55,7 +56,7 @@ impl Sources<'_> {
                 BaseOrigin::Seed(self.seed),
             ),
         };
-        let base = base.map_err(Failure::run)?;
+        let base = base.map_err(classify)?;
         let adapted = Adapted::new(adapter.lora, &base, origin).map_err(Failure::run)?;
         let params = match (self.checkpoint, adapter.saved) {
             (Some(checkpoint), _) => adapted.resume(&base, checkpoint, device),

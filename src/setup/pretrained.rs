@@ -7,15 +7,18 @@ use serde_json::Value;
 use tt_adapters::BaseDType;
 use tt_checkpoint::Weights;
 use tt_config::{Composition, Diagnostics};
+use tt_data::{Tokenizer, TokenizerOrigin};
 use tt_models::Model;
 use tt_nn::ParamTree;
 use tt_tensor::Device;
+use tt_train::TokenIds;
 
 pub(crate) const KEY: &str = "model.pretrained_url";
 
 /// The tokenizer in a folder of Hugging Face's layout.
 pub(crate) const TOKENIZER: &str = "tokenizer.json";
 const CONFIG: &str = "config.json";
+pub(crate) const GENERATION_CONFIG: &str = "generation_config.json";
 
 /// Weights on disk, opened but not yet read, and what describes them if it is there.
 pub(crate) struct Pretrained {
@@ -66,9 +69,50 @@ impl Pretrained {
         &self.config_path
     }
 
-    /// The tokenizer that the weights were trained with, if it is there.
-    pub(crate) fn tokenizer(&self) -> Option<PathBuf> {
-        Some(self.folder.join(TOKENIZER)).filter(|path| path.exists())
+    /// The tokenizer that the weights were trained with: the one beside them, else the one within their file. Error: a
+    /// sentence why there is none.
+    pub(crate) fn tokenizer(&self) -> Result<TokenizerOrigin, String> {
+        let beside = self.folder.join(TOKENIZER);
+        if beside.exists() {
+            return Ok(TokenizerOrigin::Path(beside));
+        }
+        let file = self.path.clone();
+        match self.weights.tokenizer_files() {
+            Ok(Some(files)) => Ok(TokenizerOrigin::Within { file, files }),
+            Ok(None) => Err(format!("there is no {}", beside.display())),
+            Err(why) => Err(format!("{why}, and there is no {}", beside.display())),
+        }
+    }
+
+    /// What the files say of tokens and of generating. `tokenizer` is the one that is trained with: of another the ids would
+    /// mean something else.
+    pub(crate) fn token_ids(&self, tokenizer: &Tokenizer) -> Result<TokenIds, String> {
+        let beside = read_config(&self.folder.join(GENERATION_CONFIG))?;
+        let generation = match beside {
+            Some(beside) => beside,
+            None => self.weights.generation_config()?,
+        };
+        let ids = TokenIds::new(self.config.as_ref().unwrap_or(&Value::Null), &generation);
+        let own = self.tokenizer().ok();
+        let own = own.and_then(|origin| Tokenizer::load_from(&origin, None).ok());
+        let is_other = own.is_some_and(|own| !own.has_same_tokens(tokenizer));
+        Ok(if is_other { ids.without_ids() } else { ids })
+    }
+
+    /// Weights are of use with their own tokenizer alone: one trained on the data would give each token another number.
+    pub(crate) fn check_tokenizer(&self, composition: &Composition) -> Result<(), Diagnostics> {
+        const PATH: &str = "data.tokenizer.path";
+        let given = composition.get(PATH).is_some_and(|node| !node.is_null());
+        let Some(why) = self.tokenizer().err().filter(|_| !given) else {
+            return Ok(());
+        };
+        let problem = composition.section(PATH).error(format!(
+            "`{PATH}`: the weights of {} come without their tokenizer: {why}",
+            self.path.display()
+        ));
+        Err(problem
+            .note("name the tokenizer that they were trained with: its tokenizer.json, or a folder with it")
+            .into())
     }
 
     /// Checks that the weights are the model's, all differences at once.

@@ -230,11 +230,70 @@ fn a_vocabulary_of_a_checkpoint_smaller_than_the_tokenizers_is_its_config() {
     };
     assert_eq!(read(&tuned), read(&checkpoint));
 
-    std::fs::remove_file(checkpoint.join("tokenizer.json")).expect("removed");
-    nano_refused(&place, &[&url])
+    place
+        .run_nano(&["trainer.max_steps=1", "hydra.run.dir=large"])
+        .with_code(0);
+    nano_refused(&place, &[&url, "data.tokenizer.path=large/tokenizer"])
         .complains("model.pretrained_url")
         .complains("config.json: vocab_size 384")
         .complains("1024");
+}
+
+#[test]
+fn weights_without_their_tokenizer_are_refused_before_the_data_is_read() {
+    let place = Place::new();
+    place
+        .run_nano(&["trainer.max_steps=1", "hydra.run.dir=run"])
+        .with_code(0);
+    let checkpoint = crate::harness::RunFolder(place.path().join("run")).final_checkpoint();
+    let url = format!("model.pretrained_url={}", checkpoint.display());
+    let tokenizer = checkpoint.join("tokenizer.json");
+    std::fs::remove_file(&tokenizer).expect("removed");
+    for more in [vec![], vec!["data=text", "data.path=nowhere.txt"]] {
+        let args = [&[&*url][..], &more].concat();
+        nano_refused(&place, &args)
+            .complains("data.tokenizer.path")
+            .complains(&format!("there is no {}", tokenizer.display()));
+    }
+    let given = "data.tokenizer.path=run/tokenizer";
+    place
+        .run_nano(&["trainer.max_steps=1", "hydra.run.dir=tuned", &url, given])
+        .with_code(0);
+}
+
+#[test]
+fn a_tied_head_in_the_file_too_must_be_the_embedding() {
+    let place = Place::new();
+    place
+        .run_nano(&["trainer.max_steps=1", "hydra.run.dir=run"])
+        .with_code(0);
+    let checkpoint = crate::harness::RunFolder(place.path().join("run")).final_checkpoint();
+    let url = format!("model.pretrained_url={}", checkpoint.display());
+    let file = checkpoint.join("model.safetensors");
+    let cpu = candle_core::Device::Cpu;
+    let mut tensors = candle_core::safetensors::load(&file, &cpu).expect("weights");
+    let mut with_head = |head: candle_core::Tensor| {
+        tensors.insert("lm_head.weight".to_owned(), head);
+        candle_core::safetensors::save(&tensors, &file).expect("saved");
+    };
+    let whole = candle_core::safetensors::load(&file, &cpu).expect("weights");
+    let embedding = &whole["model.embed_tokens.weight"];
+
+    with_head(embedding.clone());
+    place
+        .run_nano(&["trainer.max_steps=1", "hydra.run.dir=tuned", &url])
+        .with_code(0);
+    let tuned = crate::harness::RunFolder(place.path().join("tuned")).final_checkpoint();
+    let saved = candle_core::safetensors::load(tuned.join("model.safetensors"), &cpu);
+    let saved = saved.expect("weights");
+    assert!(!saved.contains_key("lm_head.weight"), "stored once");
+
+    with_head((embedding + 1.0).expect("another head"));
+    let more = ["trainer.max_steps=1", "hydra.run.dir=other", &url];
+    place
+        .run_nano(&more)
+        .with_code(2)
+        .complains("`lm_head.weight` is not `model.embed_tokens.weight`");
 }
 
 #[test]

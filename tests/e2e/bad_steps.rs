@@ -128,6 +128,7 @@ fn a_spike_is_skipped_and_a_kill_changes_nothing() {
     let args = |folder| {
         [
             "data=text",
+            "data.dataset.kwargs.separator=blank_line",
             "data.path=text.txt",
             "data.val_path=val.txt",
             "data.tokenizer.vocab_size=300",

@@ -400,6 +400,7 @@ fn a_signal_ends_waiting_for_data() {
         let path = place.write("text.txt", &text);
         let args = [
             "data=text",
+            "data.dataset.kwargs.separator=blank_line",
             "data.path=text.txt",
             "data.tokenizer.vocab_size=300",
             "trainer.max_steps=200",

@@ -21,6 +21,7 @@ mod learning;
 mod length;
 mod lora;
 mod migration;
+mod nothing_to_predict;
 mod optimizers;
 mod plan;
 mod plugins;

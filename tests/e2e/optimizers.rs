@@ -324,6 +324,7 @@ fn a_schedule_spans_the_epochs_of_the_data() {
         "epochs",
         &[
             "data=text",
+            "data.dataset.kwargs.separator=blank_line",
             "data.path=text.txt",
             "data.tokenizer.vocab_size=300",
             "trainer.num_epochs=3",
@@ -358,6 +359,7 @@ fn a_run_of_epochs_alone_resumes_exactly_over_the_end_of_one() {
     place.write("text.txt", &text);
     let args = nano(&[
         "data=text",
+        "data.dataset.kwargs.separator=blank_line",
         "data.path=text.txt",
         "data.tokenizer.vocab_size=300",
         "trainer.num_epochs=3",

@@ -90,6 +90,7 @@ fn relative_paths_mean_where_the_user_stood() {
     place
         .run_nano(&[
             "data=text",
+            "data.dataset.kwargs.separator=blank_line",
             "data.path=texts/*.txt",
             "hydra.run.dir=runs/here",
             "trainer.max_steps=1",

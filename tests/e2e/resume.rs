@@ -14,6 +14,7 @@ const STEPS: usize = 60;
 const RUN: &[&str] = &[
     "model.hidden_dropout=0.1",
     "data=text",
+    "data.dataset.kwargs.separator=blank_line",
     "data.path=text.txt",
     "data.tokenizer.vocab_size=384",
     "trainer.max_steps=60",

@@ -82,6 +82,7 @@ fn loader(
         rows,
         seq_len,
         pad_id: 0,
+        vocab_size: usize::MAX,
     };
     let source = Arc::new(Words(words));
     Loader::new(source, order, collator, shape, cursor, None, num_workers)
@@ -394,4 +395,84 @@ fn what_does_not_fit_the_declaration_is_an_error_that_names_collator_row_and_fie
         declared(&twice[..1]),
         "collator `Bytes`: field `weights`: must be `Field::weights()`: f32, one for each target"
     );
+}
+
+/// Of a collator that breaks its contract.
+#[test]
+fn labels_and_tokens_that_cannot_be_are_refused_with_row_and_collator() {
+    fn refused(labels: &'static [i64], id: u32) -> String {
+        let collator = bytes(Layout::Packed, &[], move |_, examples| {
+            let example = examples.add();
+            example.input_ids.extend([1, id]);
+            example.labels.extend(labels);
+            Ok(())
+        });
+        let order = Order::new(3, Shard::default(), Some(1)).unwrap();
+        let shape = BatchShape {
+            rows: 1,
+            seq_len: 4,
+            pad_id: 0,
+            vocab_size: 10,
+        };
+        let (source, start) = (Arc::new(Words(&["a"])), Cursor::default());
+        let mut loader = Loader::new(source, order, collator, shape, start, None, 1).unwrap();
+        match loader.next_batch() {
+            Ok(_) => String::new(),
+            Err(error) => error.to_string(),
+        }
+    }
+    let whose = "collator `Bytes`, words, row 0: field";
+    assert_eq!(refused(&[1, IGNORE], 9), "");
+    assert_eq!(
+        refused(&[1], 9),
+        format!("{whose} `labels`: 1 values for 2 tokens")
+    );
+    assert_eq!(
+        refused(&[1, 1], 10),
+        format!("{whose} `input_ids`: 10 is beyond the vocabulary of 10 tokens")
+    );
+    for label in [-1, 10] {
+        let labels: &[i64] = if label < 0 { &[1, -1] } else { &[1, 10] };
+        let message = refused(labels, 9);
+        assert!(
+            message.starts_with(&format!("{whose} `labels`: {label} is neither -100")),
+            "{message}"
+        );
+    }
+}
+
+#[test]
+fn an_endless_source_without_a_token_is_given_up_and_a_stop_is_seen_before() {
+    struct Endless;
+    impl Source for Endless {
+        fn num_rows(&self) -> Option<u64> {
+            None
+        }
+        fn read(&self, index: u64, row: &mut Row) -> Result<(), DataError> {
+            let source = "endless";
+            row.at = Location::Generated { source, index };
+            row.text_mut("text");
+            Ok(())
+        }
+    }
+    let open = || {
+        let collator = bytes(Layout::Packed, &[], |_, _| Ok(()));
+        let order = Order::new(3, Shard::default(), None).unwrap();
+        let shape = BatchShape {
+            rows: 1,
+            seq_len: 4,
+            pad_id: 0,
+            vocab_size: 10,
+        };
+        let start = Cursor::default();
+        Loader::new(Arc::new(Endless), order, collator, shape, start, None, 1).unwrap()
+    };
+    let error = open().next_batch().unwrap_err().to_string();
+    let expected =
+        "collator `Bytes` makes no token of 100000 rows one after another, among them endless";
+    assert!(error.starts_with(expected), "{error}");
+    let mut stopped = open();
+    let asked = std::sync::atomic::AtomicU64::new(0);
+    stopped.interrupt_if(move || asked.fetch_add(1, std::sync::atomic::Ordering::SeqCst) > 10);
+    assert!(matches!(stopped.next_batch(), Err(DataError::Interrupted)));
 }

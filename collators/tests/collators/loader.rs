@@ -90,6 +90,7 @@ fn setting() -> impl Strategy<Value = Setting> {
                 rows,
                 seq_len,
                 pad_id: 0,
+                vocab_size: usize::MAX,
             },
             shard: Shard {
                 rank: rank % world,
@@ -227,6 +228,7 @@ fn batches(texts: &[&str], packing: bool, rows: usize, seq_len: usize) -> Vec<Ba
             rows,
             seq_len,
             pad_id: 9,
+            vocab_size: usize::MAX,
         },
         shard: Shard::default(),
         num_epochs: Some(1),
@@ -285,6 +287,7 @@ fn without_packing_a_row_is_a_document_cut_off_or_padded() {
                 rows: 1,
                 seq_len: 4,
                 pad_id: 9,
+                vocab_size: usize::MAX,
             },
         );
         rows.push(batch.input_ids);
@@ -302,6 +305,7 @@ fn restoring_costs_the_same_wherever_the_cursor_points() {
         rows: 1,
         seq_len: 8,
         pad_id: 0,
+        vocab_size: usize::MAX,
     };
     let cursor = Cursor {
         epoch: 0,
@@ -336,6 +340,7 @@ fn a_cursor_that_is_not_in_the_data_is_an_error() {
         rows: 1,
         seq_len: 4,
         pad_id: 0,
+        vocab_size: usize::MAX,
     };
     let open = |row, token| {
         let order = Order::new(0, Shard::default(), Some(2))?;
@@ -362,6 +367,7 @@ fn an_error_of_a_row_says_where_it_is() {
         rows: 1,
         seq_len: 4,
         pad_id: 0,
+        vocab_size: usize::MAX,
     };
     let config = TokenizeConfig {
         text_field: "story".to_owned(),
@@ -392,11 +398,15 @@ fn rows_without_tokens_end_in_an_error_not_in_a_loop() {
         rows: 1,
         seq_len: 4,
         pad_id: 0,
+        vocab_size: usize::MAX,
     };
     let source = texts(&["a", "b"]);
     let start = Cursor::default();
     let mut loader = Loader::new(source, order, Arc::new(Nothing), shape, start, None, 1).unwrap();
-    assert!(matches!(loader.next_batch(), Err(DataError::Empty { .. })));
+    let error = loader.next_batch().unwrap_err().to_string();
+    let expected =
+        "collator `Nothing` makes no token of 2 rows one after another, among them texts, row ";
+    assert!(error.starts_with(expected), "{error}");
 }
 
 #[test]
@@ -409,6 +419,8 @@ fn text_files_go_all_the_way_to_batches() {
     .unwrap();
     let mut config = DataConfig::default();
     config.dataset.url = "text".to_owned();
+    let separator = ("separator".to_owned(), "blank_line".into());
+    config.dataset.kwargs.extend([separator]);
     config.path = Some(folder.path().join("*.txt").to_str().unwrap().to_owned());
     config.tokenizer.vocab_size = 260;
     config.sequence_length = 8;

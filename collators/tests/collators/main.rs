@@ -2,4 +2,5 @@
 
 mod fields;
 mod loader;
+mod parts;
 mod pipeline;

@@ -1,8 +1,12 @@
 //! The front door with the built-in stories.
 
 use serde_json::json;
-use tt_collators::{Batch, Pipeline, PipelineOptions};
-use tt_data::{DataConfig, Shard};
+use tt_collators::{
+    Batch, BuildCollator, Collator, Examples, Layout, Pipeline, PipelineOptions, TABLE,
+    TokenizeConfig,
+};
+use tt_config::Entry;
+use tt_data::{DataConfig, DataError, Row, Shard};
 
 fn options() -> PipelineOptions {
     PipelineOptions {
@@ -156,6 +160,8 @@ fn a_row_knows_the_lines_that_its_documents_are_from() {
         ..DataConfig::default()
     };
     config.dataset.url = "text".to_owned();
+    let separator = ("separator".to_owned(), "blank_line".into());
+    config.dataset.kwargs.extend([separator]);
     config.tokenizer.vocab_size = 300;
     let options = PipelineOptions {
         num_epochs: Some(2),
@@ -188,4 +194,97 @@ fn a_row_knows_the_lines_that_its_documents_are_from() {
         }
     }
     assert!(seen > 20, "{seen}");
+}
+
+fn text(folder: &std::path::Path, documents: &str) -> DataConfig {
+    let path = folder.join("a.txt");
+    std::fs::write(&path, documents).unwrap();
+    let mut config = DataConfig {
+        path: Some(path.to_str().unwrap().to_owned()),
+        sequence_length: 4,
+        ..DataConfig::default()
+    };
+    config.dataset.url = "text".to_owned();
+    let separator = ("separator".to_owned(), "blank_line".into());
+    config.dataset.kwargs.extend([separator]);
+    config
+}
+
+#[test]
+fn a_tokenizer_that_makes_nothing_of_the_texts_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = text(folder.path(), "ab\n\ncd\n\nef");
+    // Words of a vocabulary that has none of them, and no token for the unknown.
+    let tokenizer = json!({
+        "version": "1.0", "truncation": null, "padding": null, "normalizer": null, "pre_tokenizer": null,
+        "post_processor": null, "decoder": null,
+        "added_tokens": [{"id": 0, "content": "<|endoftext|>", "single_word": false, "lstrip": false,
+            "rstrip": false, "normalized": false, "special": true}],
+        "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+            "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false,
+            "vocab": {"<|endoftext|>": 0, "x": 1}, "merges": []},
+    });
+    let path = folder.path().join("tokenizer.json");
+    std::fs::write(&path, tokenizer.to_string()).unwrap();
+    config.tokenizer.path = Some(path.to_str().unwrap().to_owned());
+    let Err(error) = Pipeline::open(&config, &options()) else {
+        panic!("refused")
+    };
+    let error = error.to_string();
+    assert!(
+        error.contains("tokenizer.json: makes no token of any of"),
+        "{error}"
+    );
+    assert!(error.contains("a.txt:"), "{error}");
+}
+
+#[test]
+fn data_without_a_target_is_refused_with_collator_and_row() {
+    let folder = tempfile::tempdir().unwrap();
+    // Each row holds one token and the end that follows, and the next row begins with an end.
+    let mut config = text(folder.path(), "a\n\nb\n\nc\n\nd");
+    config.sequence_length = 2;
+    config
+        .collator
+        .kwargs
+        .insert("packing".to_owned(), json!(false));
+    assert!(
+        Pipeline::open(&config, &options()).is_ok(),
+        "the end is predicted"
+    );
+
+    struct Deaf;
+    impl Collator for Deaf {
+        fn layout(&self) -> Layout {
+            Layout::Packed
+        }
+        fn encode(&self, row: &Row, examples: &mut Examples) -> Result<(), DataError> {
+            let example = examples.add();
+            example
+                .input_ids
+                .extend(row.text("text")?.bytes().map(u32::from));
+            example.label_none();
+            Ok(())
+        }
+    }
+    let build: BuildCollator = |_, _| Ok(Box::new(Deaf));
+    let entry = Entry::new::<TokenizeConfig>("deaf.Deaf", "labels nothing", build);
+    config.collator.r#type = "deaf.Deaf".to_owned();
+    config.collator.kwargs.clear();
+    let options = PipelineOptions {
+        collators: TABLE.with(entry),
+        ..options()
+    };
+    let Err(error) = Pipeline::open(&config, &options) else {
+        panic!("refused")
+    };
+    let error = error.to_string();
+    assert!(
+        error.starts_with("nothing to predict in the validation split: from "),
+        "{error}"
+    );
+    assert!(
+        error.contains("a.txt:") && error.contains("collator `Deaf`"),
+        "{error}"
+    );
 }

@@ -1,10 +1,12 @@
 //! What [`crate::Weights`] asks of one open file, whatever its format.
 
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::ops::Range;
 use std::path::Path;
 
 use safetensors::Dtype;
+use serde_json::Value;
 
 use crate::{error::Result, tensor::HostTensor};
 
@@ -19,6 +21,16 @@ pub(crate) trait TensorFile: Debug + Send + Sync {
     fn info(&self, name: &str) -> Option<(Dtype, &[usize])>;
 
     fn read(&self, name: &str) -> Result<HostTensor>;
+
+    /// See [`crate::Weights::tokenizer_files`].
+    fn tokenizer_files(&self) -> std::result::Result<Option<BTreeMap<String, Vec<u8>>>, String> {
+        Ok(None)
+    }
+
+    /// See [`crate::Weights::generation_config`].
+    fn generation_config(&self) -> std::result::Result<Value, String> {
+        Ok(Value::Null)
+    }
 
     /// Replaces the content of `values` by the tensor's, converted to f32.
     fn read_f32(&self, name: &str, values: &mut Vec<f32>) -> Result<()>;

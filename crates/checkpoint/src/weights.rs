@@ -136,6 +136,26 @@ impl Weights {
         self.config.as_ref()
     }
 
+    /// The tokenizer that the file itself holds, as the files that Hugging Face has for it, by name: only GGUF files do.
+    /// Error: one of a kind that cannot be had exactly; a sentence that names it.
+    pub fn tokenizer_files(
+        &self,
+    ) -> std::result::Result<Option<BTreeMap<String, Vec<u8>>>, String> {
+        let [file] = &self.files[..] else {
+            return Ok(None);
+        };
+        file.tokenizer_files()
+    }
+
+    /// The tokens that begin and end a text, as a `generation_config.json` names them, if the file itself says so; null if
+    /// not. Error: a sentence that names the key.
+    pub fn generation_config(&self) -> std::result::Result<Value, String> {
+        match &self.files[..] {
+            [file] => file.generation_config(),
+            _ => Ok(Value::Null),
+        }
+    }
+
     pub fn names(&self) -> impl ExactSizeIterator<Item = &str> {
         self.tensors.keys().map(String::as_str)
     }

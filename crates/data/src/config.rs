@@ -89,6 +89,9 @@ pub struct TokenizerConfig {
     pub vocab_size: usize,
     /// The token that ends a document. Without it, the one that `tokenizer_config.json` names.
     pub eos_token: Option<String>,
+    /// Whether each document begins with what the tokenizer itself puts before a text (its post-processor: `<s>` of Llama 2,
+    /// `<|begin_of_text|>` of Llama 3; most others nothing), as in `transformers`.
+    pub add_special_tokens: bool,
 }
 
 impl Default for TokenizerConfig {
@@ -97,6 +100,7 @@ impl Default for TokenizerConfig {
             path: None,
             vocab_size: 1024,
             eos_token: None,
+            add_special_tokens: true,
         }
     }
 }

@@ -46,7 +46,16 @@ pub enum DataError {
     Empty { what: String },
 
     #[error(
-        "{what} has one document only, so none is left for validation; \
+        "collator `{collator}` makes no token of {rows} rows one after another, among them {at}"
+    )]
+    NoTokens {
+        collator: String,
+        rows: u64,
+        at: Location,
+    },
+
+    #[error(
+        "{what} has one document only, again and again or in one line, so none is left for validation; \
          set `data.val_path`, or split it with `data.dataset.kwargs.separator`"
     )]
     NoValidation { what: String },
@@ -78,6 +87,17 @@ pub enum DataError {
 
     #[error("the data position to resume from ({cursor}) is not in this data; has it changed?")]
     CursorOutsideData { cursor: String },
+
+    #[error(
+        "nothing to predict in the {split} split: from {at} on, collator `{collator}` gives no label that the loss counts: \
+         all are -100, have no weight, or are of the first token of a document or row (data.sequence_length={sequence_length})"
+    )]
+    NothingToPredict {
+        split: &'static str,
+        collator: String,
+        at: Location,
+        sequence_length: usize,
+    },
 
     #[error("tokenizer {path}: {message}")]
     Tokenizer { path: PathBuf, message: String },

@@ -11,6 +11,11 @@ pub trait Source: Send + Sync {
     /// Number of rows; `None` if there is no end.
     fn num_rows(&self) -> Option<u64>;
 
+    /// Bytes of the text of each row, where that is known without reading it: for messages.
+    fn row_bytes(&self) -> Option<Vec<u64>> {
+        None
+    }
+
     /// Reads row `index < num_rows` into `row`, whose buffers are reused.
     fn read(&self, index: u64, row: &mut Row) -> Result<(), DataError>;
 }

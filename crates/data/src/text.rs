@@ -2,11 +2,11 @@
 //!
 //! The files are read once, a line at a time, for an index of where documents stand; the text
 //! itself is read when its turn comes. A document is stripped of white space around it, and empty
-//! ones are left out. Memory: 40 bytes a document.
+//! ones are left out; a line ends with a line feed, whatever ends it in the file. Memory: 40 bytes a document.
 //!
 //! A document is held out for validation if the hash of its lines falls under `val_fraction`, so
 //! the split depends neither on the order of files nor on the seed, and copies of a document are
-//! all on one side.
+//! all on one side. Of a document that is the only one, its last lines are held out.
 //!
 //! Errors name the file, and the byte where it stops being UTF-8.
 
@@ -28,7 +28,7 @@ use crate::source::{Dataset, Source};
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TextConfig {
-    /// What stands between documents: `blank_line` (the default), `file` (a file is a document),
+    /// What stands between documents: `file` (the default: a file is a document, as of books), `blank_line`,
     /// or a string within a line, such as `<|endoftext|>`.
     pub separator: Separator,
 }
@@ -38,8 +38,8 @@ pub struct TextConfig {
 #[serde(from = "String", into = "String")]
 #[schemars(with = "String")]
 pub enum Separator {
-    #[default]
     BlankLine,
+    #[default]
     File,
     Text(String),
 }
@@ -128,6 +128,9 @@ impl Text {
         let hashes = || self.documents.iter().map(|document| document.hash);
         let lowest = hashes().min().unwrap_or_default();
         let highest = hashes().max().unwrap_or_default();
+        if let [only] = self.documents[..] {
+            return self.split_document(only, val_fraction, pattern);
+        }
         if lowest == highest {
             return Err(DataError::NoValidation {
                 what: pattern.to_owned(),
@@ -144,7 +147,73 @@ impl Text {
     }
 }
 
+impl Text {
+    /// The first lines of a document, and the last, which are about `val_fraction` of it.
+    fn split_document(
+        &self,
+        document: Document,
+        val_fraction: f64,
+        pattern: &str,
+    ) -> Result<(Self, Self), DataError> {
+        let path = &self.files[document.file];
+        let mut bytes = Vec::new();
+        open_at(path, &document)?
+            .read_to_end(&mut bytes)
+            .map_err(DataError::io(path))?;
+        let wanted = (bytes.len() as f64 * (1.0 - val_fraction)) as usize;
+        let is_line_end = |at: &usize| bytes[*at] == b'\n';
+        let after = (wanted..bytes.len()).find(is_line_end);
+        let before = || (0..wanted.min(bytes.len())).rev().find(is_line_end);
+        let Some(line_end) = after.or_else(before) else {
+            let what = pattern.to_owned();
+            return Err(DataError::NoValidation { what });
+        };
+        let mut parts = Vec::new();
+        let mut builder = DocumentBuilder::new(document.file, &mut parts);
+        let mut start = document.start;
+        for (number, line) in bytes.split_inclusive(|&byte| byte == b'\n').enumerate() {
+            builder.line = document.line + number as u64;
+            if start == document.start + line_end as u64 + 1 {
+                builder.finish();
+            }
+            let text = str::from_utf8(line).map_err(|_| DataError::FileChanged {
+                path: path.to_path_buf(),
+            })?;
+            builder.add(start, text);
+            start += line.len() as u64;
+        }
+        builder.finish();
+        let side = |documents| Self {
+            files: Arc::clone(&self.files),
+            documents,
+        };
+        match parts[..] {
+            [first, last] => Ok((side(vec![first]), side(vec![last]))),
+            _ => Err(DataError::NoValidation {
+                what: pattern.to_owned(),
+            }),
+        }
+    }
+}
+
+/// The bytes of a document.
+fn open_at(path: &Path, document: &Document) -> Result<std::io::Take<File>, DataError> {
+    let mut file = File::open(path).map_err(DataError::io(path))?;
+    file.seek(SeekFrom::Start(document.start))
+        .map_err(DataError::io(path))?;
+    Ok(file.take(document.bytes))
+}
+
 impl Source for Text {
+    fn row_bytes(&self) -> Option<Vec<u64>> {
+        Some(
+            self.documents
+                .iter()
+                .map(|document| document.bytes)
+                .collect(),
+        )
+    }
+
     fn num_rows(&self) -> Option<u64> {
         Some(self.documents.len() as u64)
     }
@@ -157,12 +226,14 @@ impl Source for Text {
             line: document.line,
         };
         let text = row.text_mut("text");
-        let mut file = File::open(path).map_err(DataError::io(path))?;
-        file.seek(SeekFrom::Start(document.start))
-            .map_err(DataError::io(path))?;
         text.reserve(document.bytes as usize);
-        match file.take(document.bytes).read_to_string(text) {
-            Ok(bytes) if bytes as u64 == document.bytes => Ok(()),
+        match open_at(path, &document)?.read_to_string(text) {
+            Ok(bytes) if bytes as u64 == document.bytes => {
+                if text.contains("\r\n") {
+                    *text = text.replace("\r\n", "\n");
+                }
+                Ok(())
+            }
             Err(error) if error.kind() != ErrorKind::InvalidData => Err(DataError::io(path)(error)),
             // It was longer, or UTF-8, when the index was made.
             _ => Err(DataError::FileChanged {

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::bpe::{Bpe, END_OF_TEXT};
 use crate::error::DataError;
+use crate::location::Location;
 
 /// Files of a tokenizer, besides `tokenizer.json`, that `transformers` reads.
 const SIDE_FILES: &[&str] = &[
@@ -16,6 +17,21 @@ const SIDE_FILES: &[&str] = &[
     "chat_template.jinja",
 ];
 
+/// The files of a tokenizer by name, as Hugging Face lays them out.
+pub type TokenizerFiles = BTreeMap<String, Vec<u8>>;
+
+/// Where a given tokenizer is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TokenizerOrigin {
+    /// A `tokenizer.json`, or a folder with one.
+    Path(PathBuf),
+    /// Within another file, which messages name.
+    Within {
+        file: PathBuf,
+        files: TokenizerFiles,
+    },
+}
+
 /// A tokenizer, with the tokens that training needs to know.
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
@@ -23,8 +39,10 @@ pub struct Tokenizer {
     bpe: Option<Bpe>,
     /// Strings that the general tokenizer takes out of the text before it is split.
     added_tokens: Vec<String>,
-    files: BTreeMap<String, Vec<u8>>,
+    files: TokenizerFiles,
     path: PathBuf,
+    /// What begins a document.
+    start: Vec<u32>,
     eos_id: u32,
     pad_id: u32,
     vocab_size: usize,
@@ -55,6 +73,16 @@ impl Tokenizer {
             }
         }
         Self::from_files(path, files, eos_token)
+    }
+
+    /// As [`Tokenizer::load`], wherever it is.
+    pub fn load_from(origin: &TokenizerOrigin, eos_token: Option<&str>) -> Result<Self, DataError> {
+        match origin {
+            TokenizerOrigin::Path(path) => Self::load(path, eos_token),
+            TokenizerOrigin::Within { file, files } => {
+                Self::from_files(file.clone(), files.clone(), eos_token)
+            }
+        }
     }
 
     /// A tokenizer of single bytes and the end of text.
@@ -89,14 +117,16 @@ impl Tokenizer {
 
     fn from_files(
         path: PathBuf,
-        files: BTreeMap<String, Vec<u8>>,
+        mut files: TokenizerFiles,
         eos_token: Option<&str>,
     ) -> Result<Self, DataError> {
         let bad = |message: String| DataError::Tokenizer {
             path: path.clone(),
             message,
         };
-        let bytes = &files["tokenizer.json"];
+        let bytes = files
+            .get("tokenizer.json")
+            .ok_or_else(|| bad("has no tokenizer.json".to_owned()))?;
         let mut inner =
             tokenizers::Tokenizer::from_bytes(bytes).map_err(|error| bad(error.to_string()))?;
         // Length is the collator's business.
@@ -105,7 +135,7 @@ impl Tokenizer {
             .with_truncation(None)
             .map_err(|error| bad(error.to_string()))?;
         let json: Value = serde_json::from_slice(bytes).map_err(|error| bad(error.to_string()))?;
-        let config: Value = match files.get("tokenizer_config.json") {
+        let mut config: Value = match files.get("tokenizer_config.json") {
             Some(bytes) => serde_json::from_slice(bytes)
                 .map_err(|error| bad(format!("tokenizer_config.json: {error}")))?,
             None => Value::Null,
@@ -121,6 +151,14 @@ impl Tokenizer {
                 .token_to_id(END_OF_TEXT)
                 .ok_or_else(|| DataError::NoEndOfText { path: path.clone() })?,
         };
+        if let (Some(token), true) = (eos_token, config.is_object() || config.is_null())
+            && special_token(&config, "eos_token") != Some(token)
+        {
+            // A checkpoint must end texts as it was trained to.
+            config["eos_token"] = token.into();
+            let bytes = format!("{config:#}\n").into_bytes();
+            files.insert("tokenizer_config.json".to_owned(), bytes);
+        }
         let pad_id = match special_token(&config, "pad_token") {
             Some(token) => id(token)?,
             None => eos_id,
@@ -131,7 +169,9 @@ impl Tokenizer {
             .max()
             .map_or(0, |id| id as usize + 1);
         let added_tokens = inner.get_added_tokens_decoder();
+        let start = post_processors_start(&inner).map_err(|error| bad(error.to_string()))?;
         Ok(Self {
+            start,
             bpe: Bpe::from_json(&json),
             added_tokens: added_tokens
                 .into_values()
@@ -160,6 +200,94 @@ impl Tokenizer {
             .map_err(|error| self.bad(error))?;
         ids.extend_from_slice(encoding.get_ids());
         Ok(())
+    }
+
+    /// Where `text` may be cut, at about `max_bytes`, so that both sides encoded apart give the tokens of the whole: the
+    /// left side's end and the right side's beginning, between which there may be a blank that the tokenizer puts back.
+    /// `None`: the text is short, or has no such place.
+    ///
+    /// A cut is at a line end or a blank between words, and only where this tokenizer has been seen to split there.
+    pub fn cut(&self, text: &str, max_bytes: usize) -> Result<Option<(usize, usize)>, DataError> {
+        /// Places of each kind that are tried.
+        const TRIES: usize = 16;
+        if text.len() <= max_bytes + max_bytes / 2 {
+            return Ok(None);
+        }
+        let last = boundary_before(text, max_bytes);
+        let first = boundary_before(text, max_bytes / 2);
+        let is_between_words = |at: usize| {
+            let before = text[..at].chars().next_back();
+            let after = text[at + 1..].chars().next();
+            before.is_some_and(|c| !c.is_whitespace()) && after.is_some_and(char::is_alphanumeric)
+        };
+        let places = |separator| {
+            let found = text[first..last].rmatch_indices(separator);
+            let found = found.map(|(at, _)| first + at);
+            found.filter(|at| is_between_words(*at)).take(TRIES)
+        };
+        let lines = places('\n').map(|at| (at + 1, at + 1));
+        let words = places(' ').map(|at| (at, at));
+        let without_blank = places(' ').map(|at| (at, at + 1));
+        for (end, start) in lines.chain(words).chain(without_blank) {
+            if self.splits_at(text, end, start)? {
+                return Ok(Some((end, start)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether the text around gives the same tokens whole and cut.
+    fn splits_at(&self, text: &str, end: usize, start: usize) -> Result<bool, DataError> {
+        const AROUND: usize = 256;
+        let left = boundary_before(text, end.saturating_sub(AROUND));
+        let right = boundary_before(text, (start + AROUND).min(text.len()));
+        let whole = self.encode(&text[left..right])?;
+        let mut apart = self.encode(&text[left..end])?;
+        self.encode_into(&text[start..right], &mut apart)?;
+        Ok(whole == apart)
+    }
+
+    /// What the tokenizer's post-processor puts before a text: `<s>` of Llama 2. Empty if it puts nothing there, or is
+    /// not to.
+    pub fn document_start(&self) -> &[u32] {
+        &self.start
+    }
+
+    /// Begins no document with what the post-processor puts there.
+    #[must_use]
+    pub fn without_document_start(mut self) -> Self {
+        self.start.clear();
+        self
+    }
+
+    /// The tokens of a text to be continued: what begins a document, and the text's.
+    pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>, DataError> {
+        let mut ids = self.start.clone();
+        self.encode_into(text, &mut ids)?;
+        Ok(ids)
+    }
+
+    /// The text that `ids` add to that of `prompt`: decoded together, as a token may be a blank before a word, or a part of
+    /// a character, only with what is before it.
+    pub fn decode_continuation(&self, prompt: &[u32], ids: &[u32]) -> Result<String, DataError> {
+        let before = self.decode(prompt)?;
+        let whole = self.decode(&[prompt, ids].concat())?;
+        // The prompt may end within a character, which the continuation completes.
+        let complete = before.trim_end_matches(char::REPLACEMENT_CHARACTER);
+        let cut = if whole.starts_with(&before) {
+            before.len()
+        } else {
+            complete.len()
+        };
+        match whole.get(cut..) {
+            Some(text) if whole.starts_with(complete) => Ok(text.to_owned()),
+            _ => self.decode(ids),
+        }
+    }
+
+    /// How a token is written.
+    pub fn token(&self, id: u32) -> Option<String> {
+        self.inner.id_to_token(id)
     }
 
     /// The tokens of `text`. Nothing is put before or after it.
@@ -197,8 +325,14 @@ impl Tokenizer {
             && (self.eos_id, self.pad_id) == (other.eos_id, other.pad_id)
     }
 
+    /// Whether a number means the same token in both.
+    pub fn has_same_tokens(&self, other: &Self) -> bool {
+        self.files["tokenizer.json"] == other.files["tokenizer.json"]
+            || self.inner.get_vocab(true) == other.inner.get_vocab(true)
+    }
+
     /// The files of this tokenizer as Hugging Face lays them out, by name, for a checkpoint.
-    pub fn files(&self) -> &BTreeMap<String, Vec<u8>> {
+    pub fn files(&self) -> &TokenizerFiles {
         &self.files
     }
 
@@ -207,12 +341,44 @@ impl Tokenizer {
         &self.inner
     }
 
+    /// The error for a tokenizer that makes no token of any text, the last of which is at `at`.
+    pub fn makes_nothing_of(&self, num_texts: usize, at: &Location) -> DataError {
+        self.bad(
+            format!("makes no token of any of {num_texts} texts, of which the last is {at}").into(),
+        )
+    }
+
     fn bad(&self, error: tokenizers::Error) -> DataError {
         DataError::Tokenizer {
             path: self.path.clone(),
             message: error.to_string(),
         }
     }
+}
+
+/// What the post-processor puts before a text. What it puts after is not asked: a document ends with `eos_token`.
+fn post_processors_start(inner: &tokenizers::Tokenizer) -> tokenizers::Result<Vec<u32>> {
+    if inner.get_post_processor().is_none() {
+        return Ok(Vec::new());
+    }
+    // Some text that has tokens: with none, nothing tells before from after.
+    for text in ["a", "1", "."] {
+        let encoding = inner.encode(text, true)?;
+        let specials = encoding.get_special_tokens_mask().iter();
+        let before = specials.clone().take_while(|it| **it == 1).count();
+        if before < specials.len() {
+            return Ok(encoding.get_ids()[..before].to_vec());
+        }
+    }
+    Ok(Vec::new())
+}
+
+/// The last boundary between characters that is not after `at`.
+pub(crate) fn boundary_before(text: &str, at: usize) -> usize {
+    (0..=at.min(text.len()))
+        .rev()
+        .find(|at| text.is_char_boundary(*at))
+        .unwrap_or(0)
 }
 
 /// A token in `tokenizer_config.json`: a string, or an object with its `content`.

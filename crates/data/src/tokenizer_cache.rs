@@ -15,7 +15,7 @@ use crate::error::DataError;
 use crate::order::permute;
 use crate::row::Row;
 use crate::source::Source;
-use crate::tokenizer::Tokenizer;
+use crate::tokenizer::{Tokenizer, boundary_before};
 
 /// To be raised when training changes, so that old files are not taken for its result.
 const FORMAT: u64 = 2;
@@ -100,8 +100,10 @@ fn sample(source: &dyn Source) -> Result<Vec<String>, DataError> {
         source.read(index, &mut row)?;
         for value in row.fields.values() {
             if let Value::String(text) = value {
+                // Of a book the beginning will do.
+                let text = &text[..boundary_before(text, SAMPLE_BYTES)];
                 bytes += text.len();
-                texts.push(text.clone());
+                texts.push(text.to_owned());
             }
         }
         if bytes >= SAMPLE_BYTES {

@@ -39,8 +39,8 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Clone, Debug)]
 pub struct Limits {
     pub max_new_tokens: usize,
-    /// Ends generation and is not part of the result.
-    pub eos: Option<u32>,
+    /// Each of these ends generation and is not part of the result.
+    pub ends: Vec<u32>,
 }
 
 /// Continues `prompt` and returns the new tokens. Errors: an empty prompt, one longer than the model allows, a
@@ -89,7 +89,7 @@ pub fn generate_while(
             return Err(Error::NotFinite { after, found });
         }
         let token = sampler.choose(&logits);
-        if limits.eos == Some(token) {
+        if limits.ends.contains(&token) {
             break;
         }
         new_tokens.push(token);

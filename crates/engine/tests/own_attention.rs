@@ -52,7 +52,7 @@ impl Toy {
         let mut sampler = Sampler::new(Sampling::Greedy, Seed::new(0));
         let limits = Limits {
             max_new_tokens: 24,
-            eos: None,
+            ends: Vec::new(),
         };
         generate(self, &self.params(), prompt, &mut sampler, &limits).unwrap()
     }
@@ -161,7 +161,7 @@ fn a_model_that_generates_nothing_is_refused_by_name() {
     let mut sampler = Sampler::new(Sampling::Greedy, Seed::new(0));
     let limits = Limits {
         max_new_tokens: 1,
-        eos: None,
+        ends: Vec::new(),
     };
     let refused = generate(&toy, &toy.params(), &[1], &mut sampler, &limits);
     let message = refused.unwrap_err().to_string();

@@ -39,6 +39,39 @@ pub fn gguf_metadata(config: &Json) -> Vec<(String, Value)> {
     metadata
 }
 
+/// What the converter says of a byte-level BPE `tokenizer.json`, whose pre-tokenizer it calls `pre`. Its added tokens are in
+/// its vocabulary.
+pub fn gguf_tokenizer(json: &Json, pre: &str) -> Vec<(String, Value)> {
+    let text = |text: &str| Value::String(text.to_owned());
+    let vocab = json["model"]["vocab"].as_object().unwrap();
+    let mut tokens: Vec<_> = vocab.iter().collect();
+    tokens.sort_by_key(|(_, id)| id.as_u64());
+    let added = json["added_tokens"].as_array().unwrap();
+    let is_added = |id: &Json| added.iter().any(|token| token["id"] == *id);
+    let types = tokens
+        .iter()
+        .map(|(_, id)| if is_added(id) { 3 } else { 1 });
+    let types = types.map(Value::I32).collect();
+    let tokens = tokens.iter().map(|(token, _)| text(token)).collect();
+    let merges = json["model"]["merges"].as_array().unwrap().iter();
+    let merges = merges.map(|merge| {
+        let part = |i: usize| merge[i].as_str().unwrap();
+        text(&format!("{} {}", part(0), part(1)))
+    });
+    let end = added[0]["id"].as_u64().unwrap() as u32;
+    [
+        ("model", text("gpt2")),
+        ("pre", text(pre)),
+        ("tokens", Value::Array(tokens)),
+        ("token_type", Value::Array(types)),
+        ("merges", Value::Array(merges.collect())),
+        ("eos_token_id", Value::U32(end)),
+        ("add_bos_token", Value::Bool(false)),
+    ]
+    .map(|(key, value)| (format!("tokenizer.ggml.{key}"), value))
+    .into()
+}
+
 /// Writes tensors that are given by Hugging Face's names; matrices as `dtype`, the rest in f32.
 pub fn write_gguf(
     path: &Path,

@@ -8,7 +8,7 @@ mod gradient;
 mod mounts;
 
 pub use devices::{has_tpu, on_tpu, tpu};
-pub use gguf::{gguf_metadata, write_gguf};
+pub use gguf::{gguf_metadata, gguf_tokenizer, write_gguf};
 pub use golden::{Case, CurvePoint, Golden, Tensors, Tolerances, relative_l2};
 pub use gradient::check_gradients;
 pub use mounts::{SmallDisk, in_own_mounts, make_read_only};

@@ -54,6 +54,11 @@ pub enum Error {
     /// A step that was broken off, as the run is to stop: it goes on with this step.
     #[error("asked to stop in the middle of a step")]
     Stopped,
+    #[error(
+        "nothing to predict in {batches} global batches one after another, from {at} of the data on: the collator gives no \
+         label that the loss counts"
+    )]
+    NothingToPredict { batches: u64, at: tt_data::Cursor },
     #[error("the training data ended before the first step")]
     NoData,
     #[error(transparent)]

@@ -20,6 +20,7 @@ use crate::guard::StepGuard;
 use crate::run::Run;
 use crate::snapshot;
 use crate::stop::StopFlag;
+use crate::token_ids::TokenIds;
 use crate::training::Training;
 use crate::validation::Continuation;
 
@@ -39,6 +40,8 @@ pub struct TrainJob {
     pub recompute: Option<Arc<dyn Recompute>>,
     /// The adapter in `params`, if one is trained.
     pub adapter: Option<Adapted>,
+    /// What the model that it starts from says of its tokens.
+    pub token_ids: TokenIds,
     /// Goes on from here. `params` must have been loaded from it.
     pub resume: Option<Checkpoint>,
     pub stop: StopFlag,
@@ -99,6 +102,7 @@ impl TrainJob {
             seed,
             recompute,
             adapter,
+            token_ids,
             resume,
             stop,
         } = self;
@@ -136,6 +140,7 @@ impl TrainJob {
         let asked = stop.clone();
         loader.interrupt_if(move || asked.is_requested());
         Ok(Prepared {
+            token_ids: token_ids.with(data.tokenizer()),
             loader,
             cursor: cursor.unwrap_or_default(),
             tokens,
@@ -161,6 +166,7 @@ pub struct Prepared {
     pub(crate) tokens: u64,
     pub(crate) cursor: tt_data::Cursor,
     pub(crate) validated: Option<(u64, f32)>,
+    pub(crate) token_ids: TokenIds,
     pub(crate) stop: StopFlag,
     pub(crate) seed: u64,
     pub(crate) resume: Option<Checkpoint>,

@@ -163,7 +163,7 @@ fn sample(training: &Training, config: &TrainerConfig) -> Result<()> {
     let mut sampler = Sampler::new(Sampling::Greedy, Seed::new(0));
     let limits = Limits {
         max_new_tokens: config.sample.max_new_tokens,
-        eos: None,
+        ends: Vec::new(),
     };
     let longest = training.model.max_positions();
     let prompt = vec![0; config.sample.prompt_tokens.min(longest)];

@@ -26,8 +26,12 @@ use crate::snapshot::snapshot;
 use crate::state::{OptimizerState, TrainState};
 use crate::step::StepOutput;
 use crate::stop::StopFlag;
+use crate::token_ids::TokenIds;
 use crate::training::Training;
-use crate::validation::{Validation, sample, validate};
+use crate::validation::{Continuation, Validation, sample, validate};
+
+/// Global batches one after another without a target that end a run: the rest of the data will have none either.
+const MOST_PASSED_OVER: u64 = 10_000;
 
 pub(crate) struct Run {
     training: Training,
@@ -39,6 +43,7 @@ pub(crate) struct Run {
     writer: Writer,
     run_dir: PathBuf,
     tokenizer_files: Vec<PathBuf>,
+    token_ids: TokenIds,
     stop: StopFlag,
     seed: u64,
     /// Tokens and data position after the last step.
@@ -47,6 +52,9 @@ pub(crate) struct Run {
     /// The data ended before `max_steps`.
     exhausted: bool,
     batches: Vec<Batch>,
+    /// Global batches without a target: since this process began, and since the last step.
+    passed_over: u64,
+    passed_over_now: u64,
     validated: Option<(u64, f32)>,
     /// The checkpoint last handed to the writer or resumed from.
     saved: Option<u64>,
@@ -79,12 +87,15 @@ impl Run {
             data,
             loader: prepared.loader,
             metrics,
+            token_ids: prepared.token_ids,
             stop: prepared.stop,
             seed: prepared.seed,
             tokens: prepared.tokens,
             cursor: prepared.cursor,
             exhausted: false,
             batches: Vec::new(),
+            passed_over: 0,
+            passed_over_now: 0,
             validated: prepared.validated,
             trained: Duration::ZERO,
             trained_tokens: 0,
@@ -142,18 +153,60 @@ impl Run {
     }
 
     /// The micro-batches of the next step; `None` when the data has ended, or the run is to stop before there are any.
+    ///
+    /// Data without a target is passed over: there is no loss, so no step is made of it and none is counted.
     fn next_batches(&mut self) -> Result<Option<Vec<Batch>>> {
         let mut batches = std::mem::take(&mut self.batches);
-        for _ in 0..self.config.global_batch_size / self.config.micro_batch_size {
-            match self.loader.next_batch() {
-                Ok(Some(batch)) => batches.push(batch),
-                Ok(None) => break,
-                Err(DataError::Interrupted) => return Ok(None),
-                Err(error) => return Err(error.into()),
+        loop {
+            for _ in 0..self.config.global_batch_size / self.config.micro_batch_size {
+                match self.loader.next_batch() {
+                    Ok(Some(batch)) => batches.push(batch),
+                    Ok(None) => break,
+                    Err(DataError::Interrupted) => return Ok(None),
+                    Err(error) => return Err(error.into()),
+                }
             }
+            self.exhausted = batches.is_empty();
+            if self.exhausted || batches.iter().any(|batch| batch.num_targets > 0) {
+                break;
+            }
+            self.pass_over(&mut batches)?;
         }
-        self.exhausted = batches.is_empty();
+        self.report_passed_over();
         Ok((!self.exhausted).then_some(batches))
+    }
+
+    /// Gives back batches in which there is nothing to predict.
+    fn pass_over(&mut self, batches: &mut Vec<Batch>) -> Result<()> {
+        self.passed_over += 1;
+        self.passed_over_now += 1;
+        if self.passed_over_now > MOST_PASSED_OVER {
+            let starts = batches.iter().flat_map(|batch| &batch.starts);
+            let at = starts.copied().next().unwrap_or_default();
+            return Err(Error::NothingToPredict {
+                batches: self.passed_over_now,
+                at,
+            });
+        }
+        batches
+            .drain(..)
+            .for_each(|batch| self.loader.recycle(batch));
+        Ok(())
+    }
+
+    /// Says when data has been passed over, at first and then ever more rarely: it may be every third batch.
+    fn report_passed_over(&mut self) {
+        let before = self.passed_over - self.passed_over_now;
+        let is_told = self.passed_over.checked_ilog2() != before.checked_ilog2();
+        if self.passed_over_now > 0 && is_told {
+            let message = format!(
+                "warning: before step {}: nothing to predict in {} global batches so far; they were passed over and count as no step",
+                self.training.step + 1,
+                self.passed_over
+            );
+            self.metrics.message(&message);
+        }
+        self.passed_over_now = 0;
     }
 
     fn step(&mut self, mut batches: Vec<Batch>, started: Instant) -> Result<()> {
@@ -296,7 +349,7 @@ impl Run {
             self.save()?;
         }
         if self.is_due(self.config.sample_interval) {
-            let shown = sample(&self.training, &self.data, &self.config.sample, &self.stop)?;
+            let shown = self.sample()?;
             shown
                 .iter()
                 .for_each(|text| self.metrics.message(&text.to_string()));
@@ -324,6 +377,11 @@ impl Run {
         Ok(Some(loss))
     }
 
+    fn sample(&self) -> Result<Vec<Continuation>> {
+        let (config, ends) = (&self.config.sample, self.token_ids.ends());
+        sample(&self.training, &self.data, config, ends, &self.stop)
+    }
+
     fn save(&mut self) -> Result<()> {
         if self.saved == Some(self.training.step) {
             return Ok(());
@@ -344,9 +402,8 @@ impl Run {
             guard: self.training.guard.state(),
             trainer: serde_json::Value::Null,
         };
-        let tokenizer = self.data.tokenizer();
-        let files = &self.tokenizer_files;
-        let snapshot = snapshot(&self.training, &*self.trainer, state, tokenizer, files)?;
+        let (ids, files) = (&self.token_ids, &self.tokenizer_files);
+        let snapshot = snapshot(&self.training, &*self.trainer, state, ids, files)?;
         self.writer.submit(snapshot)?;
         self.saved = Some(self.training.step);
         Ok(())
@@ -388,9 +445,7 @@ impl Run {
             return Err(Error::NonFiniteValidation { loss, checkpoint });
         }
         let continuations = match ending {
-            Ending::Finished => {
-                sample(&self.training, &self.data, &self.config.sample, &self.stop)?
-            }
+            Ending::Finished => self.sample()?,
             Ending::Stopped => Vec::new(),
         };
         Ok(Outcome {

@@ -6,9 +6,8 @@
 
 use std::path::PathBuf;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use tt_checkpoint::{Checkpoint, Snapshot, TensorMap, Weights};
-use tt_data::Tokenizer;
 use tt_optimizers::{MAIN, Optimizers};
 use tt_tensor::{Device, Shard, Tensor};
 
@@ -17,6 +16,7 @@ use crate::config::OnOptimizerChange;
 use crate::error::{Error, Result};
 use crate::saved_tensor::SavedTensor;
 use crate::state::TrainState;
+use crate::token_ids::TokenIds;
 use crate::training::Training;
 
 /// The run as a checkpoint takes it: its tensors by handle, to be read while they are written.
@@ -24,7 +24,7 @@ pub(crate) fn snapshot(
     training: &Training,
     trainer: &dyn Trainer,
     state: TrainState,
-    tokenizer: &Tokenizer,
+    token_ids: &TokenIds,
     tokenizer_files: &[PathBuf],
 ) -> Result<Snapshot<SavedTensor>> {
     let (adapter_config, model) = match &training.adapter {
@@ -37,9 +37,8 @@ pub(crate) fn snapshot(
     });
     let optimizer = slots.collect();
     let mut config = training.model.hf_config();
-    let token_ids = json!({"eos_token_id": tokenizer.eos_id(), "pad_token_id": tokenizer.pad_id()});
-    if let (Value::Object(config), Value::Object(ids)) = (&mut config, &token_ids) {
-        config.extend(ids.clone());
+    if let Value::Object(config) = &mut config {
+        config.extend(token_ids.config().clone());
     }
     let state = TrainState {
         base: training.adapter.as_ref().map(|it| it.base.clone()),
@@ -51,7 +50,7 @@ pub(crate) fn snapshot(
         model,
         adapter_config,
         config,
-        generation_config: token_ids,
+        generation_config: token_ids.generation_config(),
         assets: tokenizer_files.to_vec(),
         optimizer,
         state: serde_json::to_value(state).map_err(|error| Error::State(error.to_string()))?,

@@ -109,6 +109,7 @@ pub(crate) fn sample(
     training: &Training,
     data: &Pipeline,
     config: &SampleConfig,
+    ends: Vec<u32>,
     stop: &StopFlag,
 ) -> Result<Vec<Continuation>> {
     if training.model.generation() == Generation::Unable {
@@ -124,7 +125,7 @@ pub(crate) fn sample(
     };
     let limits = Limits {
         max_new_tokens: config.max_new_tokens,
-        eos: Some(tokenizer.eos_id()),
+        ends,
     };
     let mut shown = Vec::new();
     for (i, prompt) in prompts(data.validation(), config).into_iter().enumerate() {
@@ -138,7 +139,7 @@ pub(crate) fn sample(
         }
         shown.push(Continuation {
             prompt: tokenizer.decode(prompt)?,
-            text: tokenizer.decode(&tokens)?,
+            text: tokenizer.decode_continuation(prompt, &tokens)?,
         });
     }
     Ok(shown)

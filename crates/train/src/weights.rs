@@ -69,7 +69,9 @@ fn check_copies(model: &dyn Model, weights: &Weights) -> Result<()> {
         weights.read_f32(name, &mut copy)?;
         weights.read_f32(&of, &mut original)?;
         if copy != original {
-            let why = format!("`{name}` is not `{of}`, to which this model ties it");
+            let why = format!(
+                "`{name}` is not `{of}`, to which this model ties it; of a model with a head of its own config.json says \"tie_word_embeddings\": false"
+            );
             return Err(Error::State(format!("{}: {why}", weights.path().display())));
         }
     }

@@ -258,7 +258,7 @@ fn what_a_model_that_looks_ahead_cannot_do_is_refused_by_name() {
     let mut sampler = Sampler::new(Sampling::Greedy, Seed::new(0));
     let limits = Limits {
         max_new_tokens: 4,
-        eos: None,
+        ends: Vec::new(),
     };
     let (model, params) = (&*check.model, check.params());
     let refused = generate(model, &params, &[1, 2], &mut sampler, &limits);

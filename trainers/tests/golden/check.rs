@@ -396,7 +396,7 @@ impl Check {
             let mut sampler = Sampler::new(Sampling::Greedy, Seed::new(0));
             let limits = Limits {
                 max_new_tokens: generation.max_new_tokens,
-                eos: None,
+                ends: Vec::new(),
             };
             let ours = generate(&*self.model, &params, &prompt, &mut sampler, &limits).unwrap();
             assert_eq!(ours, new_tokens);

@@ -8,8 +8,10 @@
 mod config;
 mod metadata;
 mod names;
+mod tokenizer;
 
 use std::{
+    collections::BTreeMap,
     fs::File,
     io::BufReader,
     path::{Path, PathBuf},
@@ -138,6 +140,14 @@ impl TensorFile for GgufFile {
         self.read_f32(name, &mut values)?;
         let shape = self.stored(name)?.shape.clone();
         Ok(HostTensor::from_f32(shape, &values))
+    }
+
+    fn tokenizer_files(&self) -> std::result::Result<Option<BTreeMap<String, Vec<u8>>>, String> {
+        tokenizer::read(&self.content.metadata)
+    }
+
+    fn generation_config(&self) -> std::result::Result<Value, String> {
+        tokenizer::generation_config(&self.content.metadata)
     }
 
     fn read_f32(&self, name: &str, values: &mut Vec<f32>) -> Result<()> {

@@ -19,7 +19,7 @@ fn config(path: &Path) -> DataConfig {
     let mut config = DataConfig::default();
     config.dataset.url = "text".to_owned();
     config.path = Some(path.to_str().unwrap().to_owned());
-    config
+    with_separator(config, "blank_line")
 }
 
 fn with_separator(mut config: DataConfig, separator: &str) -> DataConfig {
@@ -76,7 +76,7 @@ fn blank_lines_stand_between_documents() {
     let text = "\u{feff}\n  One\nand more.  \n\n \t\r\n\nTwo,\r\nstill two.\r\n\r\nThree: äöü";
     let folder = folder(&[("a.txt", text)]);
     let config = config(&folder.path().join("a.txt"));
-    let expected = ["One\nand more.", "Three: äöü", "Two,\r\nstill two."];
+    let expected = ["One\nand more.", "Three: äöü", "Two,\nstill two."];
     assert_eq!(all_texts(&config), expected);
 }
 
@@ -89,6 +89,33 @@ fn a_file_can_be_a_document() {
     ]);
     let config = with_separator(config(&folder.path().join("*.txt")), "file");
     assert_eq!(all_texts(&config), ["A\n\nstill A", "B"]);
+}
+
+#[test]
+fn of_a_book_alone_the_last_lines_are_held_out() {
+    let lines: Vec<_> = (1..=100).map(|i| format!("Line {i} äöü.\r\n")).collect();
+    let folder = folder(&[("a.txt", &lines.concat()), ("b.txt", "one line")]);
+    let mut config = with_separator(config(&folder.path().join("a.txt")), "file");
+    config.val_fraction = 0.1;
+    let dataset = Dataset::open(&config).unwrap();
+    let [train, validation] = [&dataset.train, &dataset.validation].map(|it| texts(it.as_ref()));
+    assert_eq!((train.len(), validation.len()), (1, 1));
+    let whole = format!("{}\n{}", train[0], validation[0]);
+    assert_eq!(whole, lines.concat().replace("\r\n", "\n").trim_end());
+    let held_out = validation[0].lines().count();
+    assert!((9..=11).contains(&held_out), "{held_out}");
+    let mut row = Row::default();
+    dataset.validation.read(0, &mut row).unwrap();
+    assert!(
+        row.at
+            .to_string()
+            .ends_with(&format!("a.txt:{}", 101 - held_out)),
+        "{}",
+        row.at
+    );
+
+    config.path = Some(folder.path().join("b.txt").to_str().unwrap().to_owned());
+    assert!(matches!(error(&config), DataError::NoValidation { .. }));
 }
 
 #[test]

@@ -248,3 +248,134 @@ fn a_tokenizer_that_is_missing_or_broken_is_named() {
         "{message}"
     );
 }
+
+/// What each of these tokenizers makes of a long text cut up is what it makes of the whole.
+#[test]
+fn a_long_text_in_parts_gives_the_tokens_of_the_whole() {
+    let trained = open(&config(600), None).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let changed = |name: &str, change: &dyn Fn(&mut Value)| {
+        let mut json: Value = serde_json::from_slice(&trained.files()["tokenizer.json"]).unwrap();
+        change(&mut json);
+        let path = folder.path().join(name);
+        fs::write(&path, json.to_string()).unwrap();
+        Tokenizer::load(&path, None).unwrap()
+    };
+    let byte_level = serde_json::json!({
+        "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": true,
+    });
+    let gpt2 = changed("gpt2.json", &|json| {
+        json["pre_tokenizer"] = byte_level.clone()
+    });
+    let prefixed = changed("prefixed.json", &|json| {
+        json["pre_tokenizer"] = byte_level.clone();
+        json["pre_tokenizer"]["add_prefix_space"] = true.into();
+    });
+    // As of SentencePiece: a blank before the text, and no pieces before merging.
+    let pieces = changed("pieces.json", &|json| {
+        let replace = |from: &str, to: &str| serde_json::json!({"type": "Replace", "pattern": {"String": from}, "content": to});
+        json["normalizer"] = serde_json::json!({
+            "type": "Sequence",
+            "normalizers": [{"type": "Prepend", "prepend": "Ġ"}, replace(" ", "Ġ"), replace("\n", "Ċ")],
+        });
+        json["pre_tokenizer"] = Value::Null;
+    });
+    let dataset = Dataset::open(&DataConfig::default()).unwrap();
+    let mut row = Row::default();
+    let mut book = String::new();
+    for index in 0..400 {
+        dataset.train.read(index, &mut row).unwrap();
+        book.push_str(row.text("text").unwrap());
+        book.push_str(["\n", "\n\n", "  \n", "\r\n", " ", "e\u{301}\n"][index as usize % 6]);
+    }
+    let one_line = book.replace(['\n', '\r'], " ");
+    for (name, tokenizer, text) in [
+        ("trained", &trained, &book),
+        ("trained, one line", &trained, &one_line),
+        ("gpt2", &gpt2, &book),
+        ("prefixed", &prefixed, &one_line),
+        ("pieces", &pieces, &one_line),
+    ] {
+        let (mut rest, mut ids, mut parts) = (text.as_str(), Vec::new(), 1);
+        while let Some((end, start)) = tokenizer.cut(rest, 1000).unwrap() {
+            assert!((500..=1000).contains(&end), "{name}: {end}");
+            tokenizer.encode_into(&rest[..end], &mut ids).unwrap();
+            rest = &rest[start..];
+            parts += 1;
+        }
+        tokenizer.encode_into(rest, &mut ids).unwrap();
+        assert!(
+            parts > text.len() / 1500,
+            "{name}: {parts} parts of {}",
+            text.len()
+        );
+        assert!(ids == tokenizer.encode(text).unwrap(), "{name}");
+    }
+    // Where there is no word, there is no place to cut.
+    assert_eq!(trained.cut(&"-".repeat(9000), 1000).unwrap(), None);
+}
+
+/// Llama's: `<s>` before each text.
+fn with_start(folder: &TempDir) -> Tokenizer {
+    let trained = open(&config(300), None).unwrap();
+    let mut json: Value = serde_json::from_slice(&trained.files()["tokenizer.json"]).unwrap();
+    let start = serde_json::json!({"id": 300, "content": "<s>", "single_word": false, "lstrip": false,
+        "rstrip": false, "normalized": false, "special": true});
+    json["added_tokens"].as_array_mut().unwrap().push(start);
+    json["post_processor"] = serde_json::json!({
+        "type": "TemplateProcessing",
+        "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {"<s>": {"id": "<s>", "ids": [300], "tokens": ["<s>"]}},
+    });
+    let path = folder.path().join("tokenizer.json");
+    fs::write(&path, json.to_string()).unwrap();
+    Tokenizer::load(&path, None).unwrap()
+}
+
+#[test]
+fn what_the_post_processor_puts_before_a_text_begins_documents_and_prompts() {
+    let folder = tempfile::tempdir().unwrap();
+    let tokenizer = with_start(&folder);
+    assert_eq!(tokenizer.document_start(), [300]);
+    let by_hand = tokenizer.as_hf().encode("Pip ran", true).unwrap();
+    assert_eq!(
+        tokenizer.encode_prompt("Pip ran").unwrap(),
+        by_hand.get_ids()
+    );
+    let without = tokenizer.without_document_start();
+    assert_eq!(
+        without.encode_prompt("Pip ran").unwrap(),
+        by_hand.get_ids()[1..]
+    );
+    let trained = open(&config(300), None).unwrap();
+    assert!(trained.document_start().is_empty());
+}
+
+#[test]
+fn a_continuation_is_decoded_with_what_is_before_it() {
+    // Blanks belong to the words after them, and are left out at the beginning of a text.
+    let folder = tempfile::tempdir().unwrap();
+    let trained = open(&config(600), None).unwrap();
+    let mut json: Value = serde_json::from_slice(&trained.files()["tokenizer.json"]).unwrap();
+    json["decoder"] = serde_json::json!({
+        "type": "Sequence",
+        "decoders": [json["decoder"].clone(), {"type": "Strip", "content": " ", "start": 1, "stop": 0}],
+    });
+    let path = folder.path().join("tokenizer.json");
+    fs::write(&path, json.to_string()).unwrap();
+    let stripping = Tokenizer::load(&path, None).unwrap();
+    for tokenizer in [&trained, &stripping] {
+        for text in ["The badger said yes", "größer als 日本 🦡!", " a  b "] {
+            let ids = tokenizer.encode(text).unwrap();
+            let whole = tokenizer.decode(&ids).unwrap();
+            for at in 0..=ids.len() {
+                let (prompt, rest) = ids.split_at(at);
+                let before = tokenizer.decode(prompt).unwrap();
+                let before = before.trim_end_matches('\u{fffd}');
+                let text = tokenizer.decode_continuation(prompt, rest).unwrap();
+                assert_eq!(format!("{before}{text}"), whole, "cut at {at}");
+            }
+        }
+    }
+}
