@@ -4,6 +4,7 @@
 #   ./setup_vm.sh [HF_TOKEN] [WANDB_TOKEN]
 #
 # Either token may be absent or empty (''); what is stored already is then left as it is. Running it again changes nothing.
+# The binary does not read WANDB_TOKEN yet: runs are logged to disk only.
 # HF_TOKEN goes to ${HF_HOME:-~/.cache/huggingface}/token, WANDB_TOKEN to the entry for api.wandb.ai in ~/.netrc.
 set -euo pipefail
 
@@ -13,7 +14,8 @@ main() {
     cargo build --release
     cargo xtask sdk || echo "no emulator of the TPU: device=tpu will not run here; the CPU needs nothing of it"
     if [[ -n "${1:-}" ]]; then store_hf_token "$1"; else echo "no Hugging Face token given: only public repositories can be read"; fi
-    if [[ -n "${2:-}" ]]; then store_wandb_token "$2"; else echo "no Weights & Biases token given: runs are logged to disk only"; fi
+    if [[ -n "${2:-}" ]]; then store_wandb_token "$2"; fi
+    echo "runs are logged to disk only: sending them to Weights & Biases is not there yet${2:+, the token is kept for it}"
     echo
     echo "ready: target/release/tpu-train +model=qwen2 +trainer=lm lr=5e-5"
 }

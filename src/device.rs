@@ -1,5 +1,7 @@
 //! The group `device`: what a run computes on.
 
+use std::ffi::OsString;
+
 use anyhow::Context;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -128,6 +130,11 @@ impl DeviceConfig {
                     .map_or(tt_tpu::DEFAULT_MEMORY_BYTES, |gb| gb << 30),
             ),
         }
+    }
+
+    /// What a process has to find in its environment that will open the device.
+    pub(crate) fn environment(&self) -> Vec<(&'static str, OsString)> {
+        tt_tpu::environment(&self.tpu_options())
     }
 
     fn tpu_options(&self) -> tt_tpu::Options {

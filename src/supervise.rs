@@ -1,5 +1,6 @@
 //! Commands whose device may take the process with it run in a worker: see [`tt_launch::supervisor`].
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -25,6 +26,7 @@ pub(crate) fn run(device: &DeviceConfig, arguments: &[String]) -> Result<ExitCod
     let this_command = ThisCommand {
         program: this_program().map_err(Failure::run)?,
         arguments,
+        environment: device.environment(),
     };
     let limits = Limits {
         wait: device.timeout_seconds.map(Duration::from_secs),
@@ -37,11 +39,13 @@ pub(crate) fn run(device: &DeviceConfig, arguments: &[String]) -> Result<ExitCod
 struct ThisCommand<'a> {
     program: PathBuf,
     arguments: &'a [String],
+    environment: Vec<(&'static str, OsString)>,
 }
 
 impl Supervised for ThisCommand<'_> {
     fn command(&self, resume: Option<&Path>) -> Command {
         let mut command = Command::new(&self.program);
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         match resume {
             Some(run) => command.args(ending::resuming(self.arguments, run)),
             None => command.args(self.arguments),

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use candle_core::DType;
 
-pub use self::open::{DEFAULT_MEMORY_BYTES, EMULATOR_FOLDER, Options};
+pub use self::open::{DEFAULT_MEMORY_BYTES, EMULATOR_FOLDER, Options, environment};
 use crate::error::{Error, Result};
 use crate::fault_injection::{InjectedAssert, InjectedFault, InjectedHang};
 use crate::flight::{FlightRecord, Wait};
@@ -27,6 +27,8 @@ mod open;
 const PAGE_BYTES: u64 = 4096;
 /// Launches that may be queued before the host waits: enough to keep the device busy, few enough to name the one that hangs.
 const MAX_QUEUED: usize = 256;
+/// Bytes of uploads that may be kept before the host waits: a model that is loaded passes through this much at a time.
+const MAX_STAGED_BYTES: u64 = 64 << 20;
 /// How often the host asks whether what is queued has run.
 const POLL: Duration = Duration::from_micros(100);
 /// Words that kernels report in: the launch that began last, the first fault, the launch that found it.
@@ -44,9 +46,11 @@ pub struct Stats {
     pub launches: BTreeMap<&'static str, u64>,
     pub uploads: u64,
     pub uploaded_bytes: u64,
-    /// Copies to the host; each waits for all that is queued.
+    /// Copies of tensors to the host; each waits for all that is queued.
     pub downloads: u64,
     pub downloaded_bytes: u64,
+    /// Waits for launches, after each of which the host reads the words (12 bytes) that kernels report faults in.
+    pub fault_reads: u64,
     /// Operations without a kernel that ran on the CPU.
     pub fallbacks: BTreeMap<&'static str, u64>,
 }
@@ -82,6 +86,7 @@ struct State {
     queued: Vec<(u32, &'static str)>,
     /// Data of uploads that may still be read.
     staging: Vec<Vec<u8>>,
+    staged_bytes: u64,
     stats: Stats,
     flight: Arc<FlightRecord>,
     /// Where the emulator's memory ends.
@@ -131,14 +136,20 @@ impl TpuDevice {
         let (source, stream) = (data.as_ptr().cast(), state.stream);
         // Kept until the next wait: the runtime reads it when the copy's turn comes.
         state.staging.push(data);
+        state.staged_bytes += bytes;
         let flight = state.flight.clone();
-        let _waiting = flight.waiting(Wait::CopyToDevice);
+        let waiting = flight.waiting(Wait::CopyToDevice);
         // SAFETY: the buffer at `address` is ours and of at least this size; the source lives in `staging`.
         let status =
             unsafe { (runtime.copy_to_device_async)(address as DevicePtr, source, bytes, stream) };
         state.stats.uploads += 1;
         state.stats.uploaded_bytes += bytes;
-        succeeded("copy to the device", status)
+        succeeded("copy to the device", status)?;
+        drop(waiting);
+        if state.staged_bytes >= MAX_STAGED_BYTES {
+            state.wait(runtime)?;
+        }
+        Ok(())
     }
 
     /// Copies to the host, after all that is queued.
@@ -328,11 +339,13 @@ impl State {
         succeeded("wait for the device", status)?;
         self.flight.done(self.sequence.into());
         self.staging.clear();
+        self.staged_bytes = 0;
         if self.queued.is_empty() {
             return Ok(());
         }
         let queued = std::mem::take(&mut self.queued);
         let mut words = [0; 4 * STATE_WORDS];
+        self.stats.fault_reads += 1;
         self.copy_to_host(runtime, self.words, &mut words)?;
         let word = |i: usize| u32::from_le_bytes(words[4 * i..][..4].try_into().expect("4 bytes"));
         match word(1) {

@@ -23,7 +23,7 @@ mod storage;
 pub mod streams;
 mod sys;
 
-pub use device::{DEFAULT_MEMORY_BYTES, EMULATOR_FOLDER, Options, Stats, TpuDevice};
+pub use device::{DEFAULT_MEMORY_BYTES, EMULATOR_FOLDER, Options, Stats, TpuDevice, environment};
 pub use error::{Error, Result};
 pub use storage::TpuStorage;
 pub use sys::RUNTIME_SYMBOLS;

@@ -10,6 +10,7 @@ struct Counts {
     launches: u64,
     uploads: u64,
     downloads: u64,
+    fault_reads: u64,
     live_bytes: u64,
 }
 
@@ -30,6 +31,7 @@ impl Sink for PerStep {
                 launches: stats.num_launches(),
                 uploads: stats.uploads,
                 downloads: stats.downloads,
+                fault_reads: stats.fault_reads,
                 live_bytes: stats.live_bytes,
             }
         });
@@ -71,6 +73,8 @@ fn a_step_on_the_tpu_reads_the_host_once_and_follows_the_cpu() {
         for pair in counts[1..].windows(2) {
             let (before, after) = (pair[0], pair[1]);
             assert_eq!(after.downloads - before.downloads, 1, "the logged numbers");
+            // At that wait, and where the queue of launches is full.
+            assert!((1..=2).contains(&(after.fault_reads - before.fault_reads)));
             // Ids, positions, segments and labels of two micro-batches.
             assert_eq!(after.uploads - before.uploads, 8);
             println!("{} launches a step", after.launches - before.launches);

@@ -1,7 +1,7 @@
 //! Opening the device: the vendor's libraries, what they read from the environment, our kernels, the first launch.
 
 use std::collections::HashMap;
-use std::ffi::CString;
+use std::ffi::{CString, OsString};
 use std::path::{Path, PathBuf};
 use std::ptr::null_mut;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -109,7 +109,7 @@ impl Inner {
         }
         let module = module::bytes()?;
         check_kernels(module)?;
-        set_environment(&sdk, options, workdir);
+        set_environment(options, workdir);
         let path = workdir.join("kernels.so");
         std::fs::write(&path, module).map_err(|cause| Error::Io {
             path: path.clone(),
@@ -160,6 +160,7 @@ impl Inner {
             sequence: 0,
             queued: Vec::new(),
             staging: Vec::new(),
+            staged_bytes: 0,
             stats: Stats::default(),
             end: match sdk.kind {
                 SdkKind::Emulator => end_of_memory(),
@@ -192,34 +193,47 @@ fn check_kernels(bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// What the emulator reads from the environment. A driver for a chip does not look at it.
-fn set_environment(sdk: &Sdk, options: &Options, workdir: &Path) {
-    let set = |name: &str, value: &std::ffi::OsStr| {
-        if std::env::var_os(name).is_none() {
-            // SAFETY: once a process, before the vendor's library is loaded; Rust's own readers take a lock.
-            unsafe { std::env::set_var(name, value) };
-        }
+/// What the emulator reads from the environment, without what is there already. A driver for a chip does not look at it. To be
+/// given to a process that will open the device: in a process with threads nothing may change its environment.
+///
+/// Empty without libraries, which whoever opens the device will find out.
+pub fn environment(options: &Options) -> Vec<(&'static str, OsString)> {
+    let Ok(sdk) = Sdk::find() else {
+        return Vec::new();
     };
-    set("TPU_EMULATOR_PATH", sdk.emulator().as_os_str());
-    set(
-        "TPU_SCALAR_EMULATOR_PATH",
-        sdk.scalar_emulator().as_os_str(),
-    );
-    set(EMULATOR_FOLDER, workdir.as_os_str());
-    // Products of 16-bit numbers through oneDNN, 15 to 40 times as fast; long sums are rounded otherwise.
-    set("CMODEL_FAST_EXEC", "1".as_ref());
-    if let Some(cores) = options.cores {
-        set("TPU_RT_CORE_NUM", cores.to_string().as_ref());
-    }
+    let scalar_emulator = sdk.scalar_emulator();
+    let memory_bytes = options.memory_bytes.unwrap_or(DEFAULT_MEMORY_BYTES);
+    let emulated = memory_bytes.saturating_add(FIRST_ADDRESS);
     // Each core has a team of OpenMP threads, as many as the machine has cores, that spin when they have nothing to do and take
     // the time from one another. Together they are as many as the machine has, and they sleep.
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let a_team = threads / options.cores.unwrap_or(CORES as usize).max(1);
-    set("OMP_NUM_THREADS", a_team.max(1).to_string().as_ref());
-    set("OMP_WAIT_POLICY", "passive".as_ref());
-    let memory_bytes = options.memory_bytes.unwrap_or(DEFAULT_MEMORY_BYTES);
-    let emulated = memory_bytes.saturating_add(FIRST_ADDRESS);
-    set(EMULATED_BYTES, emulated.to_string().as_ref());
+    let mut variables = vec![
+        ("TPU_EMULATOR_PATH", sdk.emulator().into_os_string()),
+        ("TPU_SCALAR_EMULATOR_PATH", scalar_emulator.into_os_string()),
+        // Products of 16-bit numbers through oneDNN, 15 to 40 times as fast; long sums are rounded otherwise.
+        ("CMODEL_FAST_EXEC", "1".into()),
+        ("OMP_NUM_THREADS", a_team.max(1).to_string().into()),
+        ("OMP_WAIT_POLICY", "passive".into()),
+        (EMULATED_BYTES, emulated.to_string().into()),
+    ];
+    let cores = options.cores.map(|cores| cores.to_string().into());
+    variables.extend(cores.map(|cores| ("TPU_RT_CORE_NUM", cores)));
+    variables.retain(|(name, _)| std::env::var_os(name).is_none());
+    variables
+}
+
+/// Sets what is missing of that: in a process that opens the device without having been started for it.
+fn set_environment(options: &Options, workdir: &Path) {
+    let mut variables = environment(options);
+    if std::env::var_os(EMULATOR_FOLDER).is_none() {
+        variables.push((EMULATOR_FOLDER, workdir.into()));
+    }
+    for (name, value) in variables {
+        // SAFETY: once a process, before the vendor's library is loaded; Rust's own readers take a lock, and nobody else is
+        // known to read while threads are at work.
+        unsafe { std::env::set_var(name, value) };
+    }
 }
 
 /// Where the emulator's memory ends, of the size that the environment says.
