@@ -80,9 +80,9 @@ fn a_prompt_is_taken_word_for_word() {
         assert!(text.starts_with(prompt), "{text}");
         place.write("prompt.txt", &format!("{prompt}\n"));
         assert_eq!(generate(&["--prompt-file=prompt.txt"]), text);
-        let piped = format!("printf '%s' \"$PROMPT\" | \"$@\"");
+        let piped = "printf '%s' \"$PROMPT\" | \"$@\"";
         let args = [&["generate", "checkpoint=run"], &numbers[..]].concat();
-        let mut command = place.shell(&piped, &args);
+        let mut command = place.shell(piped, &args);
         let output = command.env("PROMPT", prompt).output().expect("bash");
         assert_eq!(String::from_utf8_lossy(&output.stdout), text);
     }
