@@ -239,7 +239,9 @@ impl Loader {
                 return Err(outside(self.cursor));
             }
             empty_rows += 1;
-            if empty_rows >= self.rows_per_epoch.min(MOST_EMPTY_ROWS) && end == 0 {
+            // The only row with tokens may come first in an epoch and last in the next.
+            let most = (2 * self.rows_per_epoch - 1).min(MOST_EMPTY_ROWS);
+            if empty_rows >= most && end == 0 {
                 return Err(DataError::NoTokens {
                     collator: self.collator.to_owned(),
                     rows: empty_rows,

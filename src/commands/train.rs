@@ -149,7 +149,7 @@ fn document_start(tokenizer: &Tokenizer) -> Option<String> {
     let tokens: Vec<_> = tokens.filter_map(|&id| tokenizer.token(id)).collect();
     (!tokens.is_empty()).then(|| {
         format!(
-            "each document begins with {}, as the tokenizer says; data.tokenizer.add_special_tokens=false leaves it out",
+            "each document begins with {}, as the tokenizer says; +data.tokenizer.add_special_tokens=false leaves it out",
             tokens.join("")
         )
     })

@@ -281,7 +281,7 @@ fn documents_and_prompts_begin_as_the_tokenizer_says() {
     };
     let (said, with) = run("with", &[]);
     assert!(said.contains("each document begins with <s>"), "{said}");
-    let (said, without) = run("without", &["data.tokenizer.add_special_tokens=false"]);
+    let (said, without) = run("without", &["+data.tokenizer.add_special_tokens=false"]);
     assert!(!said.contains("<s>"), "{said}");
     assert_ne!(with.timeless_rows(), without.timeless_rows());
     let generate = |more: &[&str]| {

@@ -405,7 +405,7 @@ fn rows_without_tokens_end_in_an_error_not_in_a_loop() {
     let mut loader = Loader::new(source, order, Arc::new(Nothing), shape, start, None, 1).unwrap();
     let error = loader.next_batch().unwrap_err().to_string();
     let expected =
-        "collator `Nothing` makes no token of 2 rows one after another, among them texts, row ";
+        "collator `Nothing` makes no token of 3 rows one after another, among them texts, row ";
     assert!(error.starts_with(expected), "{error}");
 }
 

@@ -55,7 +55,7 @@ pub enum DataError {
     },
 
     #[error(
-        "{what} has one document only, again and again or in one line, so none is left for validation; \
+        "{what} has one document only, so none is left for validation; \
          set `data.val_path`, or split it with `data.dataset.kwargs.separator`"
     )]
     NoValidation { what: String },
