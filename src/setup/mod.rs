@@ -128,7 +128,7 @@ impl Setup {
             .map_err(|error| problem(composition, data_key(&error), error.to_string()))
             .map_err(Diagnostics::from)?;
         let params = self.unallocated_params(MetaDevice::new());
-        let params = params.map_err(job::classify)?;
+        let params = params.map_err(Failure::run)?;
         // The length changes rates alone, and may only be known with the data.
         let run_length = Some(self.trainer_config.max_steps.unwrap_or(u64::MAX));
         self.optimizers.build(&params, run_length, composition)?;
