@@ -4,6 +4,7 @@ use std::fmt;
 use std::process::ExitCode;
 
 use tt_config::Diagnostics;
+use tt_data::DataError;
 
 /// An error with the side that has to act on it.
 #[derive(Debug)]
@@ -44,6 +45,23 @@ impl Failure {
 impl From<Diagnostics> for Failure {
     fn from(diagnostics: Diagnostics) -> Self {
         Self::Config(diagnostics)
+    }
+}
+
+/// A configuration or a checkpoint that does not fit was a wrong request; anything else is a failed run.
+impl From<tt_train::Error> for Failure {
+    fn from(error: tt_train::Error) -> Self {
+        use tt_train::Error;
+        match error {
+            Error::Config { .. }
+            | Error::State(_)
+            | Error::OtherOptimizer { .. }
+            | Error::Weights(_)
+            | Error::Variants(_)
+            | Error::Data(DataError::CursorOutsideData { .. })
+            | Error::Optimizer(tt_optimizers::Error::State { .. }) => Self::request(error),
+            _ => Self::run(error),
+        }
     }
 }
 

@@ -94,7 +94,7 @@ fn train(
         warn_of_rates(&job, checkpoint)?;
     }
     let size = size(&job.params);
-    let prepared = job.prepare().map_err(job::classify)?;
+    let prepared = job.prepare().map_err(Failure::from)?;
     signal.save_first();
     // What does not fit has been refused by now: until here an earlier run is what it was, and where it was.
     let entered = held.enter(&folder).map_err(Failure::request)?;
@@ -131,7 +131,7 @@ fn train(
                 let advice = advice(bad, &run_dir, arguments);
                 Failure::Run(anyhow::anyhow!("{error}\n  {advice}"))
             }
-            _ => job::classify(error),
+            _ => error.into(),
         })?;
     report_fallbacks(device);
     out::text(

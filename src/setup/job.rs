@@ -3,7 +3,6 @@
 use tt_checkpoint::Checkpoint;
 use tt_collators::Pipeline;
 use tt_config::Composition;
-use tt_data::DataError;
 use tt_train::{StopFlag, TokenIds, TrainJob};
 
 use crate::failure::Failure;
@@ -82,19 +81,4 @@ pub(crate) fn run_length(setup: &Setup, data: &Pipeline) -> Result<Option<u64>, 
     let at_most = config.max_steps.map(|steps| steps.saturating_mul(per_step));
     let micro_batches = data.num_batches(at_most).map_err(Failure::run)?;
     Ok(micro_batches.map(|count| count.div_ceil(per_step)))
-}
-
-/// A configuration or a checkpoint that does not fit was a wrong request; anything else is a failed run.
-pub(crate) fn classify(error: tt_train::Error) -> Failure {
-    use tt_train::Error;
-    match error {
-        Error::Config { .. }
-        | Error::State(_)
-        | Error::OtherOptimizer { .. }
-        | Error::Weights(_)
-        | Error::Variants(_)
-        | Error::Data(DataError::CursorOutsideData { .. })
-        | Error::Optimizer(tt_optimizers::Error::State { .. }) => Failure::request(error),
-        _ => Failure::run(error),
-    }
 }

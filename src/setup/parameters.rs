@@ -11,7 +11,6 @@ use tt_train::{Adapted, Base, BaseOrigin, TrainState, draw_base, load_adapter, l
 use crate::failure::Failure;
 use crate::out;
 use crate::setup::adapter::Adapter;
-use crate::setup::job::classify;
 use crate::setup::pretrained::Pretrained;
 
 /// Where parameters may be from.
@@ -30,7 +29,7 @@ impl Sources<'_> {
             return load_params(model, &weights, device).map_err(Failure::request);
         }
         match self.pretrained {
-            Some(pretrained) => pretrained.load(model, device).map_err(classify),
+            Some(pretrained) => pretrained.load(model, device).map_err(Failure::from),
             None => {
                 let seed = Seed::new(self.seed).fold_str("init");
                 ParamTree::init(&model.params(), seed, device).map_err(Failure::run)
@@ -56,7 +55,7 @@ impl Sources<'_> {
                 BaseOrigin::Seed(self.seed),
             ),
         };
-        let base = base.map_err(classify)?;
+        let base = base.map_err(Failure::from)?;
         let adapted = Adapted::new(adapter.lora, &base, origin).map_err(Failure::run)?;
         let params = match (self.checkpoint, adapter.saved) {
             (Some(checkpoint), _) => adapted.resume(&base, checkpoint, device),

@@ -16,7 +16,6 @@ use tt_train::compare::{self, Recording};
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::out;
-use crate::setup::job;
 use crate::supervise;
 use comparison_report::ComparisonReport;
 use variant::Variant;
@@ -59,19 +58,19 @@ pub(crate) fn run(invocation: Invocation) -> Result<ExitCode, Failure> {
             tpu = Some(device);
         }
     }
-    compare::check_parameters(&a.parameters(), &b.parameters()).map_err(job::classify)?;
+    compare::check_parameters(&a.parameters(), &b.parameters()).map_err(Failure::from)?;
     let (data_a, batch) = a.open_data()?;
     let (data_b, batch_of_b) = b.open_data()?;
-    compare::check_batches(&batch, &batch_of_b).map_err(job::classify)?;
+    compare::check_batches(&batch, &batch_of_b).map_err(Failure::from)?;
     let shown = [a.shown(), b.shown()];
 
-    let recording = Recording::of(a.prepare(data_a)?, &batch).map_err(job::classify)?;
+    let recording = Recording::of(a.prepare(data_a)?, &batch).map_err(Failure::from)?;
     let comparison = recording.compare(b.prepare(data_b)?, options.tolerance);
     let report = ComparisonReport {
         variants: shown,
         rows: batch.rows,
         sequence_length: batch.seq_len,
-        comparison: comparison.map_err(job::classify)?,
+        comparison: comparison.map_err(Failure::from)?,
         tpu: tpu.map(|tpu| tpu.stats()),
     };
     // First to the terminal: a file that cannot be written shall not take the result with it.

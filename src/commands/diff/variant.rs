@@ -71,7 +71,7 @@ impl Variant {
         let run_length = Some(self.setup.trainer_config.max_steps.unwrap_or(1000));
         let stop = StopFlag::default();
         let job = job::assemble(self.setup, &self.composition, data, None, run_length, stop)?;
-        job.prepare().map_err(job::classify)
+        job.prepare().map_err(Failure::from)
     }
 
     pub(super) fn shown(&self) -> Shown {
