@@ -10,7 +10,7 @@ mod variant;
 use std::process::ExitCode;
 
 use anyhow::{Context, anyhow};
-use tt_tensor::Device;
+use tt_tensor::{Device, Precision};
 use tt_train::compare::{self, Recording};
 
 use crate::failure::Failure;
@@ -64,7 +64,17 @@ pub(crate) fn run(invocation: Invocation) -> Result<ExitCode, Failure> {
     compare::check_batches(&batch, &batch_of_b).map_err(Failure::from)?;
     let shown = [a.shown(), b.shown()];
 
-    let recording = Recording::of(a.prepare(data_a)?, &batch).map_err(Failure::from)?;
+    let mut recording = Recording::of(a.prepare(data_a)?, &batch).map_err(Failure::from)?;
+    let of_b = b.precision();
+    let rounds = [recording.precision(), of_b]
+        .iter()
+        .any(|it| *it != Precision::F32);
+    if rounds && options.tolerance.is_none() {
+        let again = Variant::read('A', &invocation, &options.a)?;
+        let (data, _) = again.open_data()?;
+        let measured = recording.measure_sensitivity(again.prepare(data)?, of_b);
+        measured.map_err(Failure::from)?;
+    }
     let comparison = recording.compare(b.prepare(data_b)?, options.tolerance);
     let report = ComparisonReport {
         variants: shown,

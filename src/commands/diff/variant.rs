@@ -3,6 +3,7 @@
 use tt_collators::{Batch, Pipeline};
 use tt_config::{Composition, Diagnostics};
 use tt_nn::ParamSpec;
+use tt_tensor::Precision;
 use tt_train::{Prepared, StopFlag};
 
 use super::comparison_report::Shown;
@@ -53,6 +54,10 @@ impl Variant {
             specs.extend(adapter.lora.params());
         }
         specs
+    }
+
+    pub(super) fn precision(&self) -> Precision {
+        self.setup.config.precision.into()
     }
 
     /// The data, and its first batch.

@@ -34,6 +34,8 @@ pub struct Recording {
     classes: HashMap<String, &'static str>,
     batch: Batch,
     precision: Precision,
+    /// By position in `seen`, what a change of the weights did to the tensor; empty if that was not measured.
+    sensitivity: Vec<f64>,
 }
 
 struct Kept {
@@ -155,13 +157,55 @@ impl Recording {
             classes: classes.collect(),
             batch: batch.clone(),
             precision,
+            sensitivity: Vec::new(),
         })
+    }
+
+    /// The precision of the first variant.
+    pub fn precision(&self) -> Precision {
+        self.precision
+    }
+
+    /// Makes the step a second time, of the same variant, with every weight changed by the roundoff of `other`, the second
+    /// variant's precision, or of its own: what that does to a tensor, rounding may do.
+    pub fn measure_sensitivity(&mut self, again: Prepared, other: Precision) -> Result<()> {
+        let roundoff = |precision| tolerance::unit_roundoff(precision);
+        let relative = f64::max(roundoff(self.precision), roundoff(other));
+        let start = Start {
+            weights: self.weights.perturbed(relative as f32),
+            gradients: self.gradients(),
+        };
+        let measurer = Measurer {
+            index: index(&self.seen),
+            sensitivity: vec![0.0; self.seen.len()],
+            noise: self.noise(),
+            recorded: std::mem::take(&mut self.seen),
+        };
+        let (measurer, ..) = probe::observe(again, &self.batch, Some(start), measurer)?;
+        self.seen = measurer.recorded;
+        self.sensitivity = measurer.sensitivity;
+        Ok(())
+    }
+
+    /// Those of the weights, which both optimizers are given.
+    fn gradients(&self) -> HashMap<String, Arc<[f32]>> {
+        let of_weights = self.seen.iter();
+        let of_weights = of_weights.filter(|kept| kept.key.role == Role::WeightGradient);
+        of_weights
+            .map(|kept| (kept.key.tensor.clone(), kept.values.clone()))
+            .collect()
+    }
+
+    /// Norm below which a gradient of a weight is noise.
+    fn noise(&self) -> f64 {
+        tolerance::NOISE_FLOOR * f64::from(self.step.grad_norm) * f64::from(self.step.weight)
     }
 
     /// Makes the same step of `prepared`, from the recorded weights, and compares.
     ///
     /// `relative` is the tolerance; without it, it is that of the variants' precisions.
     pub fn compare(self, prepared: Prepared, relative: Option<f64>) -> Result<Comparison> {
+        let (gradients, noise) = (self.gradients(), self.noise());
         let Self {
             seen,
             step,
@@ -169,28 +213,27 @@ impl Recording {
             classes,
             batch,
             precision,
+            sensitivity,
         } = self;
         let tolerance = match relative {
             Some(relative) => Tolerance::uniform(relative),
             None => Tolerance::between(precision, prepared.training.precision),
         };
-        let of_weights = seen
-            .iter()
-            .filter(|kept| kept.key.role == Role::WeightGradient);
-        let gradients = of_weights.map(|kept| (kept.key.tensor.clone(), kept.values.clone()));
         let start = Start {
             weights: weights.clone(),
-            gradients: gradients.collect(),
+            gradients,
         };
         let comparer = Comparer {
-            index: seen.iter().map(|kept| kept.key.clone()).zip(0..).collect(),
+            index: index(&seen),
+            // A tolerance that was given is meant as it is.
+            sensitivity: relative.map_or(sensitivity, |_| Vec::new()),
             compared: seen.iter().map(|_| None).collect(),
             roundings: roundings(&seen),
             recorded: seen.into_iter().map(Some).collect(),
             weights,
             classes,
             tolerance,
-            noise: tolerance::NOISE_FLOOR * f64::from(step.grad_norm) * f64::from(step.weight),
+            noise,
             only_second: Vec::new(),
         };
         let (comparer, other, _) = probe::observe(prepared, &batch, Some(start), comparer)?;
@@ -215,6 +258,10 @@ impl Recording {
             is_applied: [step.is_applied, other.is_applied],
         })
     }
+}
+
+fn index(seen: &[Kept]) -> HashMap<Key, usize> {
+    seen.iter().map(|kept| kept.key.clone()).zip(0..).collect()
 }
 
 /// For each tensor, how many outputs of modules and gradients of outputs there are up to it.
@@ -247,12 +294,43 @@ impl Sink for Recorder {
     }
 }
 
+/// How far what it sees is from what was recorded.
+struct Measurer {
+    index: HashMap<Key, usize>,
+    recorded: Vec<Kept>,
+    sensitivity: Vec<f64>,
+    noise: f64,
+}
+
+impl Sink for Measurer {
+    fn see(&mut self, seen: Seen) {
+        let Some(&index) = self.index.get(&seen.key) else {
+            return; // a model that is not the same each time is found by comparing
+        };
+        let kept = &self.recorded[index];
+        if kept.shape == seen.shape {
+            let difference = Difference::between(&kept.values, &seen.values);
+            let floor = floor(kept.key.role, self.noise);
+            self.sensitivity[index] = difference.relative_to(floor);
+        }
+    }
+}
+
+/// The norm that a tensor counts as having at least.
+fn floor(role: Role, noise: f64) -> f64 {
+    match role {
+        Role::WeightGradient => noise,
+        _ => 0.0,
+    }
+}
+
 /// Compares what it sees with what was recorded, which it lets go.
 struct Comparer {
     index: HashMap<Key, usize>,
     recorded: Vec<Option<Kept>>,
     compared: Vec<Option<Compared>>,
     roundings: Vec<usize>,
+    sensitivity: Vec<f64>,
     weights: Weights,
     classes: HashMap<String, &'static str>,
     tolerance: Tolerance,
@@ -269,7 +347,7 @@ impl Sink for Comparer {
             index.and_then(|index| Some((index, self.recorded[index].take_if(same_shape)?)));
         match found {
             Some((index, kept)) => {
-                let compared = self.compare(kept, &seen.values, self.roundings[index]);
+                let compared = self.compare(kept, &seen.values, index);
                 self.compared[index] = Some(compared);
             }
             None => self.only_second.push((seen.key.role, seen.key.tensor)),
@@ -278,7 +356,7 @@ impl Sink for Comparer {
 }
 
 impl Comparer {
-    fn compare(&self, a: Kept, b: &[f32], roundings: usize) -> Compared {
+    fn compare(&self, a: Kept, b: &[f32], index: usize) -> Compared {
         let Key { role, tensor, call } = a.key;
         let difference = match role {
             Role::Update => {
@@ -291,14 +369,14 @@ impl Comparer {
             }
             _ => Difference::between(&a.values, b),
         };
-        let floor = match role {
-            Role::WeightGradient => self.noise,
-            _ => 0.0,
-        };
-        // Clipping and the optimizer are f32 in every precision, and are given the same gradients.
-        let roundings = match role {
-            Role::GradNorm | Role::Update => 0,
-            _ => roundings,
+        let allowed = match role {
+            // Clipping and the optimizer are f32 in every precision, and are given the same gradients.
+            Role::GradNorm | Role::Update => self.tolerance.allowed(0),
+            _ => {
+                let by_depth = self.tolerance.allowed(self.roundings[index]);
+                let measured = self.sensitivity.get(index).copied();
+                by_depth.max(tolerance::SENSITIVITY * measured.unwrap_or_default())
+            }
         };
         Compared {
             role,
@@ -307,8 +385,8 @@ impl Comparer {
             within_class: self.classes.get(&a.within).copied(),
             within: a.within,
             shape: a.shape,
-            error: difference.relative_to(floor),
-            allowed: self.tolerance.allowed(roundings),
+            error: difference.relative_to(floor(role, self.noise)),
+            allowed,
             difference,
             tensor,
         }
@@ -338,11 +416,8 @@ mod tests {
         first.into_iter().for_each(|seen| recorder.see(seen));
         let recorded = recorder.seen;
         let mut comparer = Comparer {
-            index: recorded
-                .iter()
-                .map(|kept| kept.key.clone())
-                .zip(0..)
-                .collect(),
+            index: index(&recorded),
+            sensitivity: Vec::new(),
             compared: recorded.iter().map(|_| None).collect(),
             roundings: roundings(&recorded),
             recorded: recorded.into_iter().map(Some).collect(),

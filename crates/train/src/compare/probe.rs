@@ -11,7 +11,7 @@ use serde::Serialize;
 use tt_collators::Batch;
 use tt_nn::{Hooks, ModulePath, ParamTree};
 use tt_optimizers::Optimizers;
-use tt_tensor::{DType, Parameter, Tensor};
+use tt_tensor::{DType, Parameter, Seed, Tensor};
 
 use crate::Loss;
 use crate::error::Result;
@@ -170,6 +170,24 @@ impl Weights {
             .iter()
             .map(|(spec, parameter)| Ok((spec.path.clone(), read(&parameter.value())?)));
         Ok(Self(Arc::new(values.collect::<Result<_>>()?)))
+    }
+
+    /// Each of them larger or smaller by this share, at random and the same every time.
+    pub(super) fn perturbed(&self, relative: f32) -> Self {
+        let change = |(path, values): (&String, &Vec<f32>)| {
+            let seed = Seed::new(0).fold_str(path);
+            let values = values.iter().zip(0..);
+            let values = values.map(|(value, index)| {
+                let sign = if seed.fold(index).unit() < 0.5 {
+                    -1.0
+                } else {
+                    1.0
+                };
+                value * (1.0 + sign * relative)
+            });
+            (path.clone(), values.collect())
+        };
+        Self(Arc::new(self.0.iter().map(change).collect()))
     }
 
     /// Puts them into parameters of the same paths and shapes.
