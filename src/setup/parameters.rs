@@ -8,7 +8,6 @@ use tt_train::{Adapted, BaseOrigin, draw_base, load_adapter, load_params};
 
 use crate::failure::Failure;
 use crate::setup::adapter::Adapter;
-use crate::setup::job::classify;
 use crate::setup::pretrained::Pretrained;
 
 /// Where parameters may be from.
@@ -27,7 +26,7 @@ impl Sources<'_> {
             return load_params(model, &weights, device).map_err(Failure::request);
         }
         match self.pretrained {
-            Some(pretrained) => pretrained.load(model, device).map_err(classify),
+            Some(pretrained) => pretrained.load(model, device).map_err(Failure::request),
             None => {
                 let seed = Seed::new(self.seed).fold_str("init");
                 ParamTree::init(&model.params(), seed, device).map_err(Failure::run)
@@ -53,7 +52,7 @@ impl Sources<'_> {
                 BaseOrigin::Seed(self.seed),
             ),
         };
-        let base = base.map_err(classify)?;
+        let base = base.map_err(Failure::request)?;
         let adapted = Adapted::new(adapter.lora, &base, origin).map_err(Failure::run)?;
         let params = match (self.checkpoint, adapter.saved) {
             (Some(checkpoint), _) => adapted.resume(&base, checkpoint, device),
