@@ -302,7 +302,7 @@ pub(super) const FLAGS: &[Flag] = &[
         long: TOP_P,
         short: None,
         value: Some("NUMBER"),
-        about: "With generate: draw from the likeliest tokens, up to this probability",
+        about: "With generate: draw from the likeliest up to this probability",
         set: |args, value| args.set_number::<f32>("top_p", &value),
     },
     Flag {

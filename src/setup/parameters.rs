@@ -29,7 +29,7 @@ impl Sources<'_> {
             return load_params(model, &weights, device).map_err(Failure::request);
         }
         match self.pretrained {
-            Some(pretrained) => pretrained.load(model, device).map_err(Failure::from),
+            Some(pretrained) => pretrained.load(model, device).map_err(Failure::request),
             None => {
                 let seed = Seed::new(self.seed).fold_str("init");
                 ParamTree::init(&model.params(), seed, device).map_err(Failure::run)
@@ -55,7 +55,7 @@ impl Sources<'_> {
                 BaseOrigin::Seed(self.seed),
             ),
         };
-        let base = base.map_err(Failure::from)?;
+        let base = base.map_err(Failure::request)?;
         let adapted = Adapted::new(adapter.lora, &base, origin).map_err(Failure::run)?;
         let params = match (self.checkpoint, adapter.saved) {
             (Some(checkpoint), _) => adapted.resume(&base, checkpoint, device),
