@@ -233,8 +233,8 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         long: SORT,
         short: None,
-        value: Some("run|state|step|loss|val_loss|speed"),
-        about: "With runs: what they are listed by [default: run]",
+        value: Some("COLUMN"),
+        about: "With runs: run, state, step, loss, val_loss or speed [default: run]",
         set: |args, value| {
             args.options.sort = match value.as_str() {
                 "run" => RunsOrder::Run,
