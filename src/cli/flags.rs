@@ -234,7 +234,7 @@ pub(super) const FLAGS: &[Flag] = &[
         long: SORT,
         short: None,
         value: Some("COLUMN"),
-        about: "With runs: run, state, step, loss, val_loss or speed [default: run]",
+        about: "With runs: by run, state, step, loss, val_loss or speed",
         set: |args, value| {
             args.options.sort = match value.as_str() {
                 "run" => RunsOrder::Run,
