@@ -249,8 +249,8 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         long: SORT,
         short: None,
-        value: Some("run|state|step|loss|val_loss|speed"),
-        about: "With runs: what they are listed by [default: run]",
+        value: Some("COLUMN"),
+        about: "With runs: by run, state, step, loss, val_loss or speed",
         set: |args, value| {
             args.options.sort = match value.as_str() {
                 "run" => RunsOrder::Run,

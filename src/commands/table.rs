@@ -102,7 +102,7 @@ const INSPECT: Command = Command {
 /// What lists runs.
 pub(crate) const RUNS: Command = Command {
     name: "runs",
-    about: "List the runs below a folder, how far they came and their losses: [FOLDER]",
+    about: "List runs, how far they came and their losses: [FOLDER]",
     work: Work::Plain(runs::run),
 };
 

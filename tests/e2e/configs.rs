@@ -35,6 +35,7 @@ fn with_every_option(command: &[&str]) {
         "{choices:?}"
     );
     let place = Place::new();
+    place.write("given", "A text.\n");
     for choice in &choices {
         let group = choice.split('=').next().expect("a group");
         let given = (choice == "data=text").then_some("data.path=given");

@@ -174,3 +174,13 @@ fn every_option_of_the_models_plans_in_seconds() {
         assert!(plan["step"]["flops"].as_u64() > Some(0), "{model}");
     }
 }
+
+#[test]
+fn data_that_is_not_there_is_refused() {
+    let place = Place::new();
+    let text = ["plan", "+model=qwen2", "+trainer=lm", "data=text"];
+    place
+        .run(&[&text[..], &["data.path=absent.txt"]].concat())
+        .with_code(2)
+        .complains("`data.path`: no such file: absent.txt");
+}

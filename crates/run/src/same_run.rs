@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::run_dir::RESOLVED_CONFIG;
 
 /// What cannot change a number of a run, and is nobody's business.
-const LEFT_OUT: [&str; 16] = [
+const LEFT_OUT: [&str; 17] = [
     "hydra",
     "resume",
     "logging",
@@ -24,13 +24,14 @@ const LEFT_OUT: [&str; 16] = [
     "sweep",
     "data.num_workers",
     "trainer.log_interval",
+    "trainer.on_optimizer_change",
     "name",
     "notes",
 ];
 
 /// What makes another run of it and yet the same experiment: its length, what is done on the way, and what is done about
 /// a step that fails. It may change where a run goes on in its folder, and is said.
-const MAY_CHANGE: [&str; 14] = [
+const MAY_CHANGE: [&str; 13] = [
     "trainer.max_steps",
     "trainer.num_epochs",
     "trainer.checkpoint_interval",
@@ -39,7 +40,6 @@ const MAY_CHANGE: [&str; 14] = [
     "trainer.sample_interval",
     "trainer.sample",
     "trainer.optimizer_metrics",
-    "trainer.on_optimizer_change",
     "trainer.bad_steps",
     "trainer.spike_guard",
     "model.remat",
@@ -93,8 +93,8 @@ impl fmt::Display for Difference {
 /// Whether two resolved configs are of the same run.
 ///
 /// Left out is what cannot change a number of the run: where it is written, how it is called and shown, how it is
-/// resumed, how many threads and cores it runs on, and what happens if these fail; and the instruction set, of which
-/// resuming warns by itself.
+/// resumed (and what is said of another optimizer then), how many threads and cores it runs on, and what happens if these
+/// fail; and the instruction set, of which resuming warns by itself.
 pub fn same_run(a: &Value, b: &Value) -> bool {
     differences(a, b).is_empty()
 }
