@@ -23,7 +23,8 @@ fn every_option_of_every_group_type_checks() {
     let groups = composer.groups();
     assert!(groups.len() >= 8, "{groups:?}");
     for (group, options) in &groups {
-        for option in options {
+        // What others begin with names nothing to run.
+        for option in options.iter().filter(|option| *option != "base") {
             let choice = format!("{group}={option}");
             // What else a run needs.
             let mut overrides: Vec<_> = ["model=qwen2", "trainer=lm"]

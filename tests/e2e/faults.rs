@@ -323,6 +323,8 @@ fn stop_at(moment: &Moment<'_>, signal: &str, place: &Place) -> RunFolder {
     let run = RunFolder(place.path().join("run"));
     let args: Vec<_> = moment.args.iter().chain(moment.slow).copied().collect();
     let mut running = place.start_nano(&args);
+    // Until then there is nothing to save, and a signal ends the run without a word.
+    running.wait_for_print("run folder ");
     running.wait_for_rows(&run, moment.rows);
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(run.row_count(), moment.rows, "the moment is over");
@@ -385,7 +387,8 @@ fn a_signal_ends_sampling() {
         let run = stop_at(&moment, signal, &place);
         let saved = tt_checkpoint::latest(&run.join("checkpoints")).expect("readable");
         assert_eq!(saved.checkpoint.map(|saved| saved.step()), Some(2));
-        place.run_nano(&args).with_code(0).prints("from step 2");
+        let go_on = ["trainer.max_steps=3", "resume=run"];
+        place.run_nano(&go_on).with_code(0).prints("from step 2");
     }
 }
 
@@ -428,7 +431,7 @@ fn a_signal_ends_waiting_for_data() {
 
         fs::rename(&aside, &path).expect("renamed");
         place.run_nano(&args).with_code(0);
-        let reference = place.start(&nano(&[&args[..4], &["hydra.run.dir=reference"]].concat()));
+        let reference = place.start(&nano(&[&args[..5], &["hydra.run.dir=reference"]].concat()));
         reference.finish().with_code(0);
         let reference = RunFolder(place.path().join("reference"));
         assert_eq!(run.timeless_rows(), reference.timeless_rows());

@@ -206,6 +206,16 @@ impl Running {
         self.wait_until(|| folder.row_count() >= count);
     }
 
+    /// Waits until standard output says `text`.
+    #[track_caller]
+    pub fn wait_for_print(&mut self, text: &str) {
+        let path = self.output.path().join("stdout");
+        self.wait_until(|| {
+            let bytes = std::fs::read(&path).unwrap_or_default();
+            String::from_utf8_lossy(&bytes).contains(text)
+        });
+    }
+
     /// Waits until something holds; fails if the process ends before.
     #[track_caller]
     pub fn wait_until(&mut self, holds: impl Fn() -> bool) {

@@ -158,7 +158,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("not.json");
         fs::write(&path, "{").unwrap();
-        let error = read_json::<u32>(&path).unwrap_err();
+        let error = read_json::<std::collections::BTreeMap<String, u32>>(&path).unwrap_err();
         assert_eq!(error.to_string(), path.display().to_string());
         assert!(io::Error::from(error).to_string().contains("EOF"));
         fs::write(folder.path().join("file"), "").unwrap();

@@ -75,14 +75,12 @@ fn report(
         let why = format!("trainer.max_steps came before the end of {epochs} epochs");
         row("ended", why);
     }
-    row("continue", extended(arguments, run_dir, outcome));
     if stretches {
-        row(
-            "",
-            "for twice the length; the learning rate then follows a schedule over all of it"
-                .to_owned(),
-        );
+        let why = "as long as the run: gone on with, it is stretched over twice the length";
+        row("schedule", why.to_owned());
     }
+    // Last, and on one line, to be copied.
+    row("continue", extended(arguments, run_dir, outcome));
     text
 }
 
@@ -260,9 +258,13 @@ continue    tpu-train +model=qwen2 trainer.max_steps=10
         let command =
             "\ncontinue    tpu-train trainer.max_steps=99 resume=/run trainer.num_epochs=6\n";
         assert!(report.contains(command), "{report}");
-        assert!(report.contains("schedule over all of it"), "{report}");
+        assert!(
+            report.contains("\nschedule    as long as the run"),
+            "{report}"
+        );
         let report = report_with(Some(2.5), Some((3, false)), &arguments);
         let command = "\nended       trainer.max_steps came before the end of 3 epochs\n\
+                       schedule    as long as the run: gone on with, it is stretched over twice the length\n\
                        continue    tpu-train trainer.num_epochs=3 resume=/run trainer.max_steps=20\n";
         assert!(report.contains(command), "{report}");
     }
