@@ -115,6 +115,10 @@ fn the_packaged_configs_are_what_the_types_accept() {
     const FILES: &[(&str, &str)] = &[
         ("default.yaml", "defaults:\n  - data: stories\n"),
         (
+            "data/base.yaml",
+            include_str!("../../../configs/data/base.yaml"),
+        ),
+        (
             "data/stories.yaml",
             include_str!("../../../configs/data/stories.yaml"),
         ),

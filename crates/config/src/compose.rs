@@ -348,12 +348,16 @@ fn check_templates(node: &Node, problems: &mut Diagnostics) {
         _ => {}
     }
 }
+
 /// A key that is not there may be meant for a config group.
 fn with_nearest_group(
     problems: Diagnostics,
     change: &Override,
     repository: &Repository,
 ) -> Diagnostics {
+    if change.key.contains('.') {
+        return problems; // a path of keys: a group has slashes
+    }
     let groups = repository.groups();
     let Some(near) = nearest(&change.key, groups.iter().map(String::as_str)) else {
         return problems;

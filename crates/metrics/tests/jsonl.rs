@@ -352,6 +352,10 @@ fn summary_is_replaced_whole() {
         r#"{
   "final_val_loss": 0.3,
   "unigram_nats": null,
+  "steps": null,
+  "tokens": null,
+  "train_loss": null,
+  "wall_time_seconds": null,
   "checkpoint": "outputs/step-00000010",
   "tokens_per_second": null,
   "peak_rss_bytes": null,
