@@ -8,8 +8,10 @@ use tt_adapters::BaseDType;
 use tt_checkpoint::Weights;
 use tt_config::{Composition, Diagnostics};
 use tt_data::{Tokenizer, TokenizerOrigin};
+use tt_metrics::with_causes;
 use tt_models::Model;
 use tt_nn::ParamTree;
+use tt_run::run_dir::weights_folder;
 use tt_tensor::Device;
 use tt_train::TokenIds;
 
@@ -36,8 +38,12 @@ impl Pretrained {
         if section.node().is_none_or(|node| node.is_null()) {
             return Ok(None);
         }
-        let path = PathBuf::from(section.text()?);
+        let mut path = PathBuf::from(section.text()?);
         let refuse = |why: String| Diagnostics::from(section.error(format!("`{KEY}`: {why}")));
+        // A run folder means its newest checkpoint, here as wherever a checkpoint is named.
+        if path.is_dir() {
+            path = weights_folder(&path).map_err(|error| refuse(with_causes(&error)))?;
+        }
         let weights = Weights::open(&path).map_err(|error| refuse(error.to_string()))?;
         let folder = if path.is_dir() {
             path.clone()

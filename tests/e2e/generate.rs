@@ -301,3 +301,24 @@ fn documents_and_prompts_begin_as_the_tokenizer_says() {
     );
     generate(&["add_special_tokens=false"]);
 }
+
+/// There is one way to name a checkpoint: what `generate` takes, training and `diff` take as well.
+#[test]
+fn a_run_folder_is_weights_to_begin_with() {
+    let place = trained();
+    for url in ["run", "run/checkpoints", "run/checkpoints/step-00000002"] {
+        let url = format!("model.pretrained_url={url}");
+        place
+            .run_nano(&[
+                &url,
+                "trainer.max_steps=1",
+                "hydra.run.dir=next",
+                "resume=none",
+            ])
+            .with_code(0);
+    }
+    place
+        .run_nano(&["model.pretrained_url=nowhere", "trainer.max_steps=1"])
+        .with_code(2)
+        .complains("nowhere");
+}
