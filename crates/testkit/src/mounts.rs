@@ -33,7 +33,7 @@ pub fn in_own_mounts(name: &str, body: impl FnOnce()) {
         return;
     }
     let output = unshare(&std::env::current_exe().expect("a test program"))
-        .args(["--exact", name, "--nocapture"])
+        .args(["--exact", name, "--nocapture", "--include-ignored"])
         .env(MAY_MOUNT, "1")
         .output()
         .expect("started");

@@ -473,7 +473,7 @@ fn results_do_not_depend_on_the_number_of_cores() -> Result<()> {
     }
     let checksum = |cores: &str| {
         let mut child = std::process::Command::new(std::env::current_exe()?);
-        child.args(["--exact", name, "--nocapture"]);
+        child.args(["--exact", name, "--nocapture", "--include-ignored"]);
         let output = child
             .env("ATTENTION_CHECKSUM", "")
             .env(CORES, cores)

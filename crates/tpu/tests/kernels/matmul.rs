@@ -230,6 +230,7 @@ fn products_do_not_depend_on_the_number_of_cores() {
             .args([
                 "--exact",
                 "matmul::products_do_not_depend_on_the_number_of_cores",
+                "--include-ignored",
             ])
             .arg("--nocapture")
             .env("MATMUL_CHECKSUM", "")
