@@ -1,5 +1,7 @@
 //! A wrong request: exit code 2 before training starts, one clear error, nothing left behind.
 
+use std::path::PathBuf;
+
 use crate::harness::{Finished, Place, entries};
 
 /// Refuses the request: one error, and no run folder.
@@ -239,14 +241,20 @@ fn a_vocabulary_of_a_checkpoint_smaller_than_the_tokenizers_is_its_config() {
         .complains("1024");
 }
 
-#[test]
-fn weights_without_their_tokenizer_are_refused_before_the_data_is_read() {
-    let place = Place::new();
+/// The checkpoint of a run of one step in `run`, and the override that starts from it.
+fn pretrained(place: &Place) -> (PathBuf, String) {
     place
         .run_nano(&["trainer.max_steps=1", "hydra.run.dir=run"])
         .with_code(0);
     let checkpoint = crate::harness::RunFolder(place.path().join("run")).final_checkpoint();
     let url = format!("model.pretrained_url={}", checkpoint.display());
+    (checkpoint, url)
+}
+
+#[test]
+fn weights_without_their_tokenizer_are_refused_before_the_data_is_read() {
+    let place = Place::new();
+    let (checkpoint, url) = pretrained(&place);
     let tokenizer = checkpoint.join("tokenizer.json");
     std::fs::remove_file(&tokenizer).expect("removed");
     for more in [vec![], vec!["data=text", "data.path=nowhere.txt"]] {
@@ -264,11 +272,7 @@ fn weights_without_their_tokenizer_are_refused_before_the_data_is_read() {
 #[test]
 fn a_tied_head_in_the_file_too_must_be_the_embedding() {
     let place = Place::new();
-    place
-        .run_nano(&["trainer.max_steps=1", "hydra.run.dir=run"])
-        .with_code(0);
-    let checkpoint = crate::harness::RunFolder(place.path().join("run")).final_checkpoint();
-    let url = format!("model.pretrained_url={}", checkpoint.display());
+    let (checkpoint, url) = pretrained(&place);
     let file = checkpoint.join("model.safetensors");
     let cpu = candle_core::Device::Cpu;
     let mut tensors = candle_core::safetensors::load(&file, &cpu).expect("weights");

@@ -34,9 +34,9 @@ pub(super) fn read(
     let Some(model) = fields.text("model")? else {
         return Ok(None);
     };
-    let tokenizer = match model {
-        "gpt2" => byte_level(&fields)?,
-        "llama" => sentence_piece(&fields)?,
+    let make = match model {
+        "gpt2" => byte_level,
+        "llama" => sentence_piece,
         "no_vocab" | "none" => return Ok(None),
         other => {
             return Err(format!(
@@ -45,6 +45,7 @@ pub(super) fn read(
         }
     };
     let vocabulary = Vocabulary::read(&fields)?;
+    let tokenizer = make(&fields, &vocabulary)?;
     let name_of = |key| -> Result<Json, String> {
         let id = fields.id(key)?;
         Ok(id
@@ -102,8 +103,7 @@ pub(super) fn generation_config(metadata: &HashMap<String, Value>) -> Result<Jso
     })
 }
 
-fn byte_level(fields: &Fields<'_>) -> Result<Json, String> {
-    let vocabulary = Vocabulary::read(fields)?;
+fn byte_level(fields: &Fields<'_>, vocabulary: &Vocabulary<'_>) -> Result<Json, String> {
     let name = fields.text("pre")?.unwrap_or("not named");
     let split = |pattern: &str| {
         json!({
@@ -153,7 +153,7 @@ fn byte_level(fields: &Fields<'_>) -> Result<Json, String> {
         "added_tokens": vocabulary.added_tokens(),
         "normalizer": (name == "qwen2").then(|| json!({ "type": "NFC" })),
         "pre_tokenizer": pre_tokenizer,
-        "post_processor": template(fields, &vocabulary, is_llama)?,
+        "post_processor": template(fields, vocabulary, is_llama)?,
         "decoder": byte_level_part(true),
         "model": {
             "type": "BPE",
@@ -180,8 +180,7 @@ fn byte_level_part(use_regex: bool) -> Json {
     })
 }
 
-fn sentence_piece(fields: &Fields<'_>) -> Result<Json, String> {
-    let vocabulary = Vocabulary::read(fields)?;
+fn sentence_piece(fields: &Fields<'_>, vocabulary: &Vocabulary<'_>) -> Result<Json, String> {
     let scores = fields.numbers("scores")?;
     if scores.len() != vocabulary.tokens.len() {
         return Err(format!(
@@ -236,7 +235,7 @@ fn sentence_piece(fields: &Fields<'_>) -> Result<Json, String> {
         "added_tokens": vocabulary.added_tokens(),
         "normalizer": { "type": "Sequence", "normalizers": normalizers },
         "pre_tokenizer": null,
-        "post_processor": template(fields, &vocabulary, true)?,
+        "post_processor": template(fields, vocabulary, true)?,
         "decoder": { "type": "Sequence", "decoders": decoders },
         "model": {
             "type": "BPE",
