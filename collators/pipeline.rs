@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use serde_json::Value;
 use tt_config::Table;
 use tt_data::{
     Cursor, DataConfig, DataError, Dataset, Location, OpenSource, Order, Row, SOURCES, Shard,
@@ -156,13 +155,14 @@ impl Pipeline {
         const ROWS: u64 = 64;
         const BYTES: usize = 2048;
         let train = &self.dataset.train;
-        let order = Order::new(FIXED_SEED, Shard::default(), train.num_rows())?;
+        let order = Order::of(FIXED_SEED, Shard::default(), train.as_ref())?;
         let mut row = Row::default();
         let (mut bytes, mut tokens) = (0, 0);
         for position in 0..ROWS.min(order.rows_per_epoch()) {
             train.read(order.row(0, position), &mut row)?;
-            for text in row.fields.values().filter_map(Value::as_str) {
-                let text = beginning(text, BYTES);
+            let mut texts = Vec::new();
+            row.fields.for_each_text(&mut |text| texts.push(beginning(text, BYTES)));
+            for text in texts {
                 bytes += text.len();
                 tokens += self.tokenizer.encode(text)?.len();
             }
@@ -183,7 +183,7 @@ impl Pipeline {
             num_epochs,
             ..
         } = self.options;
-        let order = Order::new(seed, shard, self.dataset.train.num_rows())?;
+        let order = Order::of(seed, shard, self.dataset.train.as_ref())?;
         self.loader(
             &self.dataset.train,
             order,
@@ -206,7 +206,7 @@ impl Pipeline {
             return Ok(None);
         };
         let train = &self.dataset.train;
-        let order = Order::new(seed, shard, train.num_rows())?;
+        let order = Order::of(seed, shard, train.as_ref())?;
         let mut loader = self.loader(train, order, Cursor::default(), Some(1))?;
         let seq_len = self.config.sequence_length;
         let spec = BatchSpec::of(&*self.collator)?;
@@ -239,7 +239,7 @@ impl Pipeline {
     /// last.
     pub fn documents(&self, from: Cursor, to: Cursor) -> Result<Vec<Location>, DataError> {
         let source = &self.dataset.train;
-        let order = Order::new(self.options.seed, self.options.shard, source.num_rows())?;
+        let order = Order::of(self.options.seed, self.options.shard, source.as_ref())?;
         let mut row = Row::default();
         let mut found = Vec::new();
         let mut at = Cursor { token: 0, ..from };
@@ -265,7 +265,7 @@ impl Pipeline {
     pub fn baselines(&self) -> Result<Baselines, DataError> {
         let vocab_size = self.vocab_size();
         let train = &self.dataset.train;
-        let order = Order::new(FIXED_SEED, Shard::default(), train.num_rows())?;
+        let order = Order::of(FIXED_SEED, Shard::default(), train.as_ref())?;
         let mut loader = self.loader(train, order, Cursor::default(), Some(1))?;
         let mut bigrams = Bigrams::new(vocab_size);
         let tokens_per_batch = self.options.micro_batch_size * self.config.sequence_length;
@@ -293,7 +293,7 @@ impl Pipeline {
     fn check_targets(&self) -> Result<(), DataError> {
         let refuse = |split: &'static str, source: &dyn Source, seed| {
             let mut first = Row::default();
-            let order = Order::new(seed, Shard::default(), source.num_rows())?;
+            let order = Order::of(seed, Shard::default(), source)?;
             source.read(order.row(0, 0), &mut first)?;
             Err(DataError::NothingToPredict {
                 split,
@@ -322,7 +322,7 @@ impl Pipeline {
 
     fn read_validation(&self) -> Result<Vec<Batch>, DataError> {
         let source = &self.dataset.validation;
-        let order = Order::new(FIXED_SEED, Shard::default(), source.num_rows())?;
+        let order = Order::of(FIXED_SEED, Shard::default(), source.as_ref())?;
         let mut loader = self.loader(source, order, Cursor::default(), Some(1))?;
         let mut batches = Vec::new();
         let mut missing = self.config.num_val_blocks;
@@ -424,8 +424,9 @@ fn check_tokenizer(tokenizer: &Tokenizer, source: &dyn Source) -> Result<(), Dat
     let mut num_texts = 0;
     for index in 0..num_rows {
         source.read(index, &mut row)?;
-        for text in row.fields.values().filter_map(Value::as_str) {
-            let text = beginning(text, BYTES);
+        let mut texts = Vec::new();
+        row.fields.for_each_text(&mut |text| texts.push(beginning(text, BYTES)));
+        for text in texts {
             if !text.is_empty() {
                 num_texts += 1;
                 if !tokenizer.encode(text)?.is_empty() {

@@ -17,7 +17,7 @@ pub enum DataError {
     UnknownCollator { name: String, known: String },
 
     #[error(
-        "data set `{url}` needs `data.path`: a text file or a glob such as `data.path='books/*.txt'`"
+        "data set `{url}` needs `data.path`: a file or a glob such as `data.path='books/*.txt'`"
     )]
     MissingPath { url: String },
 
@@ -39,11 +39,36 @@ pub enum DataError {
     #[error("{path}: not UTF-8: invalid byte at offset {offset}")]
     InvalidUtf8 { path: PathBuf, offset: u64 },
 
+    /// A file that is cut off, damaged, or no file of its kind.
+    #[error("{path}: {message}")]
+    BadFile { path: PathBuf, message: String },
+
+    #[error(
+        "{path}: no room to decompress it into {folder}: {source}; set TMPDIR to a folder with more"
+    )]
+    Unpack {
+        path: PathBuf,
+        folder: PathBuf,
+        source: io::Error,
+    },
+
+    #[error("{at}: {message}")]
+    BadRow { at: Location, message: String },
+
     #[error("{path}: changed while in use; start the run again")]
     FileChanged { path: PathBuf },
 
     #[error("no data: {what} has no documents")]
     Empty { what: String },
+
+    #[error("no data: {what} has no rows")]
+    NoRows { what: String },
+
+    #[error("{what} has one row only, so none is left for validation; set `data.val_path`")]
+    OneRow { what: String },
+
+    #[error("`{key}`: no file of rows in the folder {path}")]
+    NoFiles { key: &'static str, path: PathBuf },
 
     #[error(
         "collator `{collator}` makes no token of {rows} rows one after another, among them {at}"
@@ -70,8 +95,16 @@ pub enum DataError {
         fields: Vec<String>,
     },
 
-    #[error("{at}: field `{field}` is not a string")]
-    NotText { at: String, field: String },
+    #[error("{at}: field `{field}` is null")]
+    NullField { at: String, field: String },
+
+    #[error("{at}: field `{field}` is {found}, where {wanted} is needed")]
+    WrongField {
+        at: String,
+        field: String,
+        wanted: &'static str,
+        found: String,
+    },
 
     /// `place` is empty until it is known: see [`DataError::of_collator`].
     #[error("{place}field `{field}`: {message}")]
@@ -150,6 +183,13 @@ impl DataError {
     /// An error of one's own.
     pub fn other(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self::Other(error.into())
+    }
+
+    pub(crate) fn file(path: &Path, message: impl Into<String>) -> Self {
+        Self::BadFile {
+            path: path.to_owned(),
+            message: message.into(),
+        }
     }
 
     pub(crate) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self {

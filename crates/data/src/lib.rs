@@ -22,13 +22,18 @@
 // They panic where nobody can read: standard output may be closed, or its disk full.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
+mod block_cache;
+mod blocks;
 mod bpe;
+mod concat;
 mod config;
 mod cursor;
 mod error;
+mod files;
 mod location;
 mod mix;
 mod order;
+mod part;
 mod prefetch;
 mod row;
 mod source;
@@ -38,12 +43,15 @@ mod stories;
 mod text;
 mod tokenizer;
 mod tokenizer_cache;
+mod value;
 
+pub use blocks::Blocks;
 pub use config::{CollatorConfig, DataConfig, DatasetConfig, TokenizerConfig, typed_kwargs};
 pub use cursor::Cursor;
 pub use error::DataError;
+pub use files::{DataFiles, FilesConfig, Paths};
 pub use location::Location;
-pub use order::{Order, Shard};
+pub use order::{Order, Shard, WINDOW_BYTES};
 pub use prefetch::{Ahead, Made, Prefetch};
 pub use row::Row;
 pub use source::{Dataset, OpenSource, Source};
@@ -52,3 +60,4 @@ pub use stories::StoriesConfig;
 pub use text::{Separator, TextConfig, check_files};
 pub use tokenizer::{Tokenizer, TokenizerFiles, TokenizerOrigin};
 pub use tokenizer_cache::cache_folder;
+pub use value::{Fields, Value};

@@ -11,6 +11,8 @@ pub enum Location {
     Unknown,
     /// A file and the line where the row begins, counted from 1.
     Line { file: Arc<Path>, line: u64 },
+    /// A file and the row in it, counted from 0, as tools for such files do.
+    Row { file: Arc<Path>, row: u64 },
     /// A row made by a generator.
     Generated { source: &'static str, index: u64 },
 }
@@ -20,6 +22,7 @@ impl fmt::Display for Location {
         match self {
             Self::Unknown => f.write_str("a row"),
             Self::Line { file, line } => write!(f, "{}:{line}", file.display()),
+            Self::Row { file, row } => write!(f, "{}, row {row}", file.display()),
             Self::Generated { source, index } => write!(f, "{source}, row {index}"),
         }
     }

@@ -4,13 +4,23 @@
 //! power of four with cycle walking, so any position costs the same and nothing is stored.
 //! Rank `r` of `w` reads positions `r, r + w, r + 2w, ...` of it.
 //! An endless source is one epoch, permuted over its first 2^48 rows.
+//!
+//! A source whose rows are read in [`Blocks`] has the order of an epoch from a keyed permutation of the runs of blocks, and
+//! one of the rows within each window of [`WINDOW_BYTES`]: so what is decoded at a time is bounded, and a position is
+//! still computed. All ranks see one global order, whatever their number.
 //! Source: Black and Rogaway 2002, "Ciphers with arbitrary finite domains", section 5.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::blocks::Blocks;
 use crate::error::DataError;
 use crate::mix::{mix, mix_all};
+use crate::source::Source;
 
 const ENDLESS_ROWS: u64 = 1 << 48;
 const ROUNDS: u64 = 6;
+/// Decoded rows among which the rows of a source with blocks are shuffled.
+pub const WINDOW_BYTES: u64 = 64 << 20;
 
 /// This process's share of the data: rank `rank` of `world`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,9 +42,23 @@ pub struct Order {
     seed: u64,
     shard: Shard,
     num_rows: u64,
+    windows: Option<Arc<Windows>>,
 }
 
 impl Order {
+    /// The order of `source`: any order of its rows if each can be read alone, else one that keeps its blocks together.
+    /// Errors: fewer rows than ranks.
+    pub fn of(seed: u64, shard: Shard, source: &dyn Source) -> Result<Self, DataError> {
+        let mut order = Self::new(seed, shard, source.num_rows())?;
+        order.windows = source.blocks().map(|blocks| {
+            Arc::new(Windows {
+                blocks,
+                epochs: Mutex::default(),
+            })
+        });
+        Ok(order)
+    }
+
     /// `num_rows` of the source, `None` if it is endless. Errors: fewer rows than ranks.
     pub fn new(seed: u64, shard: Shard, num_rows: Option<u64>) -> Result<Self, DataError> {
         let num_rows = num_rows.unwrap_or(ENDLESS_ROWS);
@@ -48,7 +72,18 @@ impl Order {
             seed,
             shard,
             num_rows,
+            windows: None,
         })
+    }
+
+    /// Whether rows are shuffled within windows only.
+    pub fn is_windowed(&self) -> bool {
+        let Some(windows) = &self.windows else {
+            return false;
+        };
+        let blocks = &windows.blocks;
+        let bytes: u64 = (0..blocks.len()).map(|block| blocks.bytes(block)).sum();
+        bytes > WINDOW_BYTES
     }
 
     /// Rows that this rank reads in an epoch; ranks differ by one at most.
@@ -65,11 +100,79 @@ impl Order {
     pub fn row(&self, epoch: u64, position: u64) -> u64 {
         debug_assert!(position < self.rows_per_epoch());
         let key = mix_all(&[self.seed, epoch]);
-        permute(
+        let position = position * self.shard.world + self.shard.rank;
+        match &self.windows {
+            None => permute(key, self.num_rows, position),
+            Some(windows) => windows.of_epoch(epoch, key).row(position, &windows.blocks),
+        }
+    }
+}
+
+/// The orders of a source with blocks.
+#[derive(Debug)]
+struct Windows {
+    blocks: Arc<Blocks>,
+    /// Those of the last two epochs that were asked for: workers are ahead of the loop at an epoch's end.
+    epochs: Mutex<Vec<(u64, Arc<EpochWindows>)>>,
+}
+
+impl Windows {
+    fn of_epoch(&self, epoch: u64, key: u64) -> Arc<EpochWindows> {
+        let mut epochs = self.epochs.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, windows)) = epochs.iter().find(|(own, _)| *own == epoch) {
+            return Arc::clone(windows);
+        }
+        let windows = Arc::new(EpochWindows::new(key, &self.blocks));
+        epochs.truncate(1);
+        epochs.insert(0, (epoch, Arc::clone(&windows)));
+        windows
+    }
+}
+
+/// The order of one epoch: blocks, and the windows that they fill.
+#[derive(Debug)]
+struct EpochWindows {
+    key: u64,
+    blocks: Vec<usize>,
+    /// The position at which each of these blocks begins, were there no shuffling within windows, and the number of rows.
+    block_starts: Vec<u64>,
+    /// The position at which each window begins, and the number of rows.
+    window_starts: Vec<u64>,
+}
+
+impl EpochWindows {
+    fn new(key: u64, blocks: &Blocks) -> Self {
+        let num_runs = blocks.num_runs() as u64;
+        let runs = (0..num_runs).map(|run| permute(key, num_runs, run) as usize);
+        let mut windows = Self {
             key,
-            self.num_rows,
-            position * self.shard.world + self.shard.rank,
-        )
+            blocks: runs.flat_map(|run| blocks.run(run)).collect(),
+            block_starts: vec![0],
+            window_starts: vec![0],
+        };
+        let (mut rows, mut bytes) = (0, 0);
+        for &block in &windows.blocks {
+            if bytes > 0 && bytes + blocks.bytes(block) > WINDOW_BYTES {
+                windows.window_starts.push(rows);
+                bytes = 0;
+            }
+            let range = blocks.rows(block);
+            rows += range.end - range.start;
+            bytes += blocks.bytes(block);
+            windows.block_starts.push(rows);
+        }
+        windows.window_starts.push(rows);
+        windows
+    }
+
+    fn row(&self, position: u64, blocks: &Blocks) -> u64 {
+        let part = |starts: &[u64], at: u64| starts.partition_point(|&start| start <= at) - 1;
+        let window = part(&self.window_starts, position);
+        let (start, end) = (self.window_starts[window], self.window_starts[window + 1]);
+        let key = mix_all(&[self.key, window as u64]);
+        let shuffled = start + permute(key, end - start, position - start);
+        let block = part(&self.block_starts, shuffled);
+        blocks.rows(self.blocks[block]).start + shuffled - self.block_starts[block]
     }
 }
 
@@ -112,6 +215,69 @@ mod tests {
             rows.sort_unstable();
             prop_assert_eq!(rows, (0..num_rows).collect::<Vec<_>>());
         }
+    }
+
+    struct Blocked(Arc<Blocks>);
+
+    impl Source for Blocked {
+        fn num_rows(&self) -> Option<u64> {
+            Some(self.0.num_rows())
+        }
+        fn blocks(&self) -> Option<Arc<Blocks>> {
+            Some(Arc::clone(&self.0))
+        }
+        fn read(&self, _: u64, _: &mut crate::Row) -> Result<(), DataError> {
+            unreachable!("only the order is asked for")
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_row_of_blocks_comes_once_an_epoch_and_in_one_order_for_any_world(
+            seed: u64,
+            epoch in 0_u64..3,
+            runs in prop::collection::vec(prop::collection::vec((1_u64..9, 1_u64..WINDOW_BYTES), 1..5), 1..6),
+            world in 1_u64..5,
+        ) {
+            let mut blocks = Blocks::default();
+            runs.iter().for_each(|run| blocks.add_run(run.iter().copied()));
+            let source = Blocked(Arc::new(blocks));
+            let num_rows = source.0.num_rows();
+            let world = world.min(num_rows);
+            let whole = Order::of(seed, Shard::default(), &source).unwrap();
+            let whole: Vec<u64> = (0..num_rows).map(|position| whole.row(epoch, position)).collect();
+            for rank in 0..world {
+                let order = Order::of(seed, Shard { rank, world }, &source).unwrap();
+                for position in 0..order.rows_per_epoch() {
+                    prop_assert_eq!(order.row(epoch, position), whole[(position * world + rank) as usize]);
+                }
+            }
+            let mut rows = whole.clone();
+            rows.sort_unstable();
+            prop_assert_eq!(rows, (0..num_rows).collect::<Vec<_>>());
+        }
+    }
+
+    /// What a cache of two windows decodes: every block once an epoch.
+    #[test]
+    fn blocks_are_not_come_back_to() {
+        let mut blocks = Blocks::default();
+        (0..10).for_each(|_| blocks.add_run([(50, WINDOW_BYTES / 4); 3]));
+        let source = Blocked(Arc::new(blocks));
+        let order = Order::of(3, Shard::default(), &source).unwrap();
+        assert!(order.is_windowed());
+        let (mut in_use, mut decoded) = (std::collections::VecDeque::new(), 0);
+        for position in 0..1500 {
+            let block = source.0.of_row(order.row(1, position));
+            if !in_use.contains(&block) {
+                decoded += 1;
+                in_use.push_back(block);
+            }
+            if in_use.len() > 8 {
+                in_use.pop_front();
+            }
+        }
+        assert_eq!(decoded, 30);
     }
 
     #[test]

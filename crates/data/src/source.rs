@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::blocks::Blocks;
 use crate::config::DataConfig;
 use crate::error::DataError;
 use crate::row::Row;
@@ -13,6 +14,11 @@ pub trait Source: Send + Sync {
 
     /// Bytes of the text of each row, where that is known without reading it: for messages.
     fn row_bytes(&self) -> Option<Vec<u64>> {
+        None
+    }
+
+    /// How rows lie together, if one alone costs as much as its neighbours; `None` if each can be read alone.
+    fn blocks(&self) -> Option<Arc<Blocks>> {
         None
     }
 

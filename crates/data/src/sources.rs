@@ -4,6 +4,7 @@ use tt_config::{Entry, Table};
 
 use crate::config::DataConfig;
 use crate::error::DataError;
+use crate::files::{self, FilesConfig};
 use crate::source::{Dataset, OpenSource};
 use crate::stories::{Stories, StoriesConfig};
 use crate::text::{Text, TextConfig};
@@ -18,6 +19,22 @@ pub const SOURCES: Table<OpenSource> = Table::new(
             Stories::open,
         ),
         Entry::new::<TextConfig>("text", "plain text files", Text::open),
+        Entry::new::<FilesConfig>("parquet", "Parquet files", files::open_parquet),
+        Entry::new::<FilesConfig>(
+            "arrow",
+            "Arrow files and streams, and folders that `datasets` has saved",
+            files::open_arrow,
+        ),
+        Entry::new::<FilesConfig>(
+            "jsonl",
+            "JSON: an object a line, or one array; plain, gzip or zstd",
+            files::open_jsonl,
+        ),
+        Entry::new::<FilesConfig>(
+            "files",
+            "Parquet, Arrow and JSON, by the names of the files",
+            files::open_files,
+        ),
     ],
 );
 

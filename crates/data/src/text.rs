@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{DataConfig, typed_kwargs};
 use crate::error::DataError;
+use crate::files::find;
 use crate::location::Location;
 use crate::row::Row;
 use crate::source::{Dataset, Source};
@@ -276,43 +277,6 @@ pub fn check_files(config: &DataConfig) -> Result<(), DataError> {
         }
     }
     Ok(())
-}
-
-/// The files that `pattern` names, sorted.
-fn find(key: &'static str, pattern: &str) -> Result<Vec<PathBuf>, DataError> {
-    let path = PathBuf::from(pattern);
-    if path.is_dir() {
-        return Err(DataError::IsFolder { key, path });
-    }
-    // A file may have brackets in its name, so a name that exists is taken as it is.
-    if path.exists() {
-        return Ok(vec![path]);
-    }
-    if !pattern.contains(['*', '?', '[']) {
-        return Err(DataError::NoSuchFile { key, path });
-    }
-    let bad_pattern = |error: glob::PatternError| DataError::BadValue {
-        key,
-        message: format!("{pattern} is not a glob: {error}"),
-    };
-    let mut files = Vec::new();
-    for entry in glob::glob(pattern).map_err(bad_pattern)? {
-        let path = entry.map_err(|error| DataError::Io {
-            path: error.path().to_owned(),
-            source: error.into(),
-        })?;
-        if path.is_file() {
-            files.push(path);
-        }
-    }
-    if files.is_empty() {
-        return Err(DataError::NoMatch {
-            key,
-            pattern: pattern.to_owned(),
-        });
-    }
-    files.sort();
-    Ok(files)
 }
 
 /// Appends the documents of one file.

@@ -8,11 +8,10 @@
 use std::env;
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
 
 use crate::config::TokenizerConfig;
 use crate::error::DataError;
-use crate::order::permute;
+use crate::order::{Order, Shard, permute};
 use crate::row::Row;
 use crate::source::Source;
 use crate::tokenizer::{Tokenizer, boundary_before};
@@ -95,17 +94,23 @@ fn sample(source: &dyn Source) -> Result<Vec<String>, DataError> {
     let mut texts = Vec::new();
     let mut bytes = 0;
     let mut row = Row::default();
+    // Of rows that lie in blocks, those that are read together.
+    let order = match source.blocks() {
+        Some(_) => Some(Order::of(SAMPLE_KEY, Shard::default(), source)?),
+        None => None,
+    };
     for index in 0..num_rows.unwrap_or(u64::MAX) {
-        let index = num_rows.map_or(index, |len| permute(SAMPLE_KEY, len, index));
+        let index = match &order {
+            Some(order) => order.row(0, index),
+            None => num_rows.map_or(index, |len| permute(SAMPLE_KEY, len, index)),
+        };
         source.read(index, &mut row)?;
-        for value in row.fields.values() {
-            if let Value::String(text) = value {
-                // Of a book the beginning will do.
-                let text = &text[..boundary_before(text, SAMPLE_BYTES)];
-                bytes += text.len();
-                texts.push(text.to_owned());
-            }
-        }
+        row.fields.for_each_text(&mut |text| {
+            // Of a book the beginning will do.
+            let text = &text[..boundary_before(text, SAMPLE_BYTES)];
+            bytes += text.len();
+            texts.push(text.to_owned());
+        });
         if bytes >= SAMPLE_BYTES {
             break;
         }

@@ -1,4 +1,5 @@
 //! Files and tokenizers as users have them.
 
+mod golden;
 mod text;
 mod tokenizer;

@@ -1,0 +1,337 @@
+//! Arrow IPC files and streams, told apart by the magic `ARROW1`; both end in `.arrow`. `datasets` keeps streams.
+//!
+//! A file's footer says where its record batches are; a stream is gone through once, from message to message, without
+//! what is between. Either way a batch is then read when its turn comes. Memory: 40 bytes a batch, and the batches in use.
+//! Source: the Apache Arrow columnar format, "Serialization and Interprocess Communication".
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arrow_array::RecordBatch;
+use arrow_buffer::Buffer;
+use arrow_ipc::convert::try_fb_to_schema;
+use arrow_ipc::reader::{FileDecoder, read_footer_length};
+use arrow_ipc::{Block, Message, MessageHeader, MetadataVersion, root_as_footer, root_as_message};
+use arrow_schema::{ArrowError, SchemaRef};
+
+use super::columns;
+use crate::block_cache::BlockCache;
+use crate::blocks::Blocks;
+use crate::error::DataError;
+use crate::location::Location;
+use crate::order::WINDOW_BYTES;
+use crate::row::Row;
+use crate::source::Source;
+
+const MAGIC: &[u8; 6] = b"ARROW1";
+const CONTINUATION: [u8; 4] = [0xff; 4];
+/// What a compressed body may grow to, for the reckoning of memory.
+const COMPRESSION: u64 = 3;
+
+/// The rows of one file or stream.
+pub(super) struct ArrowFile {
+    path: Arc<Path>,
+    file: File,
+    schema: SchemaRef,
+    version: MetadataVersion,
+    projection: Option<Vec<usize>>,
+    dictionaries: Vec<Block>,
+    batches: Vec<Batch>,
+    blocks: Arc<Blocks>,
+    /// The last decoder, and of how many dictionaries it knows.
+    decoder: Mutex<Option<(usize, Arc<FileDecoder>)>>,
+    cache: BlockCache<RecordBatch>,
+}
+
+/// A record batch that has rows.
+struct Batch {
+    block: Block,
+    /// The dictionaries that stand before it: in a stream one may take the place of another.
+    num_dictionaries: usize,
+}
+
+impl ArrowFile {
+    pub(super) fn open(path: &Path, columns: Option<&[String]>) -> Result<Self, DataError> {
+        let file = File::open(path).map_err(DataError::io(path))?;
+        let index = Index::read(&file, path)?;
+        let schema = index
+            .schema
+            .ok_or_else(|| DataError::file(path, "no Arrow stream: it has no schema"))?;
+        let projection = super::project(schema.fields(), columns, path)?;
+        let mut blocks = Blocks::default();
+        blocks.add_run(index.batches.iter().map(|(_, rows, bytes)| (*rows, *bytes)));
+        let batches = index.batches.into_iter();
+        Ok(Self {
+            path: Arc::from(path),
+            file,
+            schema,
+            version: index.version,
+            projection,
+            dictionaries: index.dictionaries,
+            batches: batches
+                .filter_map(|(batch, rows, _)| (rows > 0).then_some(batch))
+                .collect(),
+            blocks: Arc::new(blocks),
+            decoder: Mutex::default(),
+            cache: BlockCache::new(2 * WINDOW_BYTES),
+        })
+    }
+
+    fn batch(&self, index: usize) -> Result<Arc<RecordBatch>, DataError> {
+        self.cache.get(index, || {
+            let Batch {
+                block,
+                num_dictionaries,
+            } = &self.batches[index];
+            let decode = || -> Result<RecordBatch, ArrowError> {
+                let decoder = self.decoder(*num_dictionaries)?;
+                let batch = decoder.read_record_batch(block, &self.bytes(block)?)?;
+                batch.ok_or_else(|| ArrowError::IpcError("an empty message".to_owned()))
+            };
+            let batch = decode().map_err(|error| {
+                let rows = self.blocks.rows(index);
+                super::unreadable(&self.path, rows, &error)
+            })?;
+            let bytes = batch.get_array_memory_size() as u64;
+            Ok((batch, bytes))
+        })
+    }
+
+    fn decoder(&self, num_dictionaries: usize) -> Result<Arc<FileDecoder>, ArrowError> {
+        let mut last = self.decoder.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((known, decoder)) = &*last
+            && *known == num_dictionaries
+        {
+            return Ok(Arc::clone(decoder));
+        }
+        let mut decoder = FileDecoder::new(Arc::clone(&self.schema), self.version);
+        if let Some(projection) = &self.projection {
+            decoder = decoder.with_projection(projection.clone());
+        }
+        for block in &self.dictionaries[..num_dictionaries] {
+            decoder.read_dictionary(block, &self.bytes(block)?)?;
+        }
+        let decoder = Arc::new(decoder);
+        *last = Some((num_dictionaries, Arc::clone(&decoder)));
+        Ok(decoder)
+    }
+
+    fn bytes(&self, block: &Block) -> std::io::Result<Buffer> {
+        let mut bytes = vec![0; block.metaDataLength() as usize + block.bodyLength() as usize];
+        self.file.read_exact_at(&mut bytes, block.offset() as u64)?;
+        Ok(Buffer::from(bytes))
+    }
+}
+
+impl Source for ArrowFile {
+    fn num_rows(&self) -> Option<u64> {
+        Some(self.blocks.num_rows())
+    }
+
+    fn blocks(&self) -> Option<Arc<Blocks>> {
+        Some(Arc::clone(&self.blocks))
+    }
+
+    fn read(&self, index: u64, row: &mut Row) -> Result<(), DataError> {
+        let block = self.blocks.of_row(index);
+        let batch = self.batch(block)?;
+        let within = (index - self.blocks.rows(block).start) as usize;
+        columns::read_row(&batch, within, row);
+        row.at = Location::Row {
+            file: Arc::clone(&self.path),
+            row: index,
+        };
+        Ok(())
+    }
+}
+
+/// Where messages are.
+struct Index {
+    schema: Option<SchemaRef>,
+    version: MetadataVersion,
+    dictionaries: Vec<Block>,
+    /// Each with its rows, and about how many bytes they take.
+    batches: Vec<(Batch, u64, u64)>,
+}
+
+impl Index {
+    fn read(file: &File, path: &Path) -> Result<Self, DataError> {
+        let mut magic = [0; 6];
+        let len = file.metadata().map_err(DataError::io(path))?.len();
+        let reader = Reader { file, path, len };
+        match len {
+            0..6 => Err(DataError::file(
+                path,
+                format!("no Arrow file: it has {len} bytes"),
+            )),
+            _ => {
+                reader.read(0, &mut magic)?;
+                if &magic == MAGIC {
+                    Self::of_file(&reader)
+                } else {
+                    Self::of_stream(&reader)
+                }
+            }
+        }
+    }
+
+    fn of_file(reader: &Reader<'_>) -> Result<Self, DataError> {
+        let mut end = [0; 10];
+        let end_at = reader
+            .len
+            .checked_sub(10)
+            .ok_or_else(|| reader.cut_off("it has no footer"))?;
+        reader.read(end_at, &mut end)?;
+        let footer_len = read_footer_length(end)
+            .map_err(|_| reader.cut_off("an Arrow file ends with `ARROW1`, and this one does not"))?;
+        let at = end_at
+            .checked_sub(footer_len as u64)
+            .ok_or_else(|| reader.bad("its footer is longer than the file"))?;
+        let mut bytes = vec![0; footer_len];
+        reader.read(at, &mut bytes)?;
+        let footer = root_as_footer(&bytes).map_err(|error| reader.bad(error))?;
+        let mut index = Self {
+            schema: None,
+            version: footer.version(),
+            dictionaries: footer
+                .dictionaries()
+                .map(|blocks| blocks.iter().copied().collect())
+                .unwrap_or_default(),
+            batches: Vec::new(),
+        };
+        if let Some(schema) = footer.schema() {
+            let schema = try_fb_to_schema(schema).map_err(|error| reader.bad(error))?;
+            index.schema = Some(Arc::new(schema));
+        }
+        for block in &index.dictionaries {
+            reader.check(block)?;
+        }
+        for block in footer.recordBatches().into_iter().flatten() {
+            reader.check(block)?;
+            let mut bytes = vec![0; block.metaDataLength() as usize];
+            reader.read(block.offset() as u64, &mut bytes)?;
+            let prefix = if bytes.starts_with(&CONTINUATION) { 8 } else { 4 };
+            let message = bytes.get(prefix..).unwrap_or_default();
+            let message = root_as_message(message).map_err(|error| reader.bad(error))?;
+            index.add_batch(*block, &message, reader)?;
+        }
+        Ok(index)
+    }
+
+    fn of_stream(reader: &Reader<'_>) -> Result<Self, DataError> {
+        let mut index = Self {
+            schema: None,
+            version: MetadataVersion::V5,
+            dictionaries: Vec::new(),
+            batches: Vec::new(),
+        };
+        let mut at = 0;
+        while at < reader.len {
+            let mut word = [0; 4];
+            reader.read(at, &mut word)?;
+            let mut prefix = 4;
+            if word == CONTINUATION {
+                reader.read(at + 4, &mut word)?;
+                prefix = 8;
+            }
+            let message_len = u32::from_le_bytes(word);
+            if message_len == 0 {
+                break;
+            }
+            if at + prefix + u64::from(message_len) > reader.len {
+                let what = if at == 0 { "no Arrow stream, or a cut off one" } else { "it is cut off" };
+                return Err(reader.bad(what));
+            }
+            let mut bytes = vec![0; message_len as usize];
+            reader.read(at + prefix, &mut bytes)?;
+            let message = root_as_message(&bytes).map_err(|error| match at {
+                0 => reader.bad("no Arrow file, and no stream"),
+                _ => reader.bad(error),
+            })?;
+            let metadata_len = i32::try_from(prefix + u64::from(message_len));
+            let metadata_len = metadata_len.map_err(|_| reader.bad("a message of over 2 GB"))?;
+            let block = Block::new(at as i64, metadata_len, message.bodyLength());
+            reader.check(&block)?;
+            at += metadata_len as u64 + message.bodyLength() as u64;
+            match message.header_type() {
+                MessageHeader::Schema => {
+                    index.version = message.version();
+                    let schema = message.header_as_schema().map(try_fb_to_schema);
+                    let schema = schema.transpose().map_err(|error| reader.bad(error))?;
+                    index.schema = schema.map(Arc::new);
+                }
+                MessageHeader::DictionaryBatch => index.dictionaries.push(block),
+                MessageHeader::RecordBatch => index.add_batch(block, &message, reader)?,
+                _ => {}
+            }
+        }
+        Ok(index)
+    }
+
+    fn add_batch(
+        &mut self,
+        block: Block,
+        message: &Message<'_>,
+        reader: &Reader<'_>,
+    ) -> Result<(), DataError> {
+        let batch = message
+            .header_as_record_batch()
+            .ok_or_else(|| reader.bad("a record batch is none"))?;
+        let rows = u64::try_from(batch.length())
+            .map_err(|_| reader.bad("a record batch of negative length"))?;
+        let factor = if batch.compression().is_some() { COMPRESSION } else { 1 };
+        let bytes = block.bodyLength() as u64 * factor;
+        let num_dictionaries = self.dictionaries.len();
+        self.batches.push((
+            Batch {
+                block,
+                num_dictionaries,
+            },
+            rows,
+            bytes,
+        ));
+        Ok(())
+    }
+}
+
+struct Reader<'a> {
+    file: &'a File,
+    path: &'a Path,
+    len: u64,
+}
+
+impl Reader<'_> {
+    fn read(&self, at: u64, bytes: &mut [u8]) -> Result<(), DataError> {
+        if at + bytes.len() as u64 > self.len {
+            return Err(self.bad("it is cut off"));
+        }
+        let read = self.file.read_exact_at(bytes, at);
+        read.map_err(DataError::io(self.path))
+    }
+
+    /// Errors: a block that is not in the file.
+    fn check(&self, block: &Block) -> Result<(), DataError> {
+        let parts = [
+            block.offset(),
+            i64::from(block.metaDataLength()),
+            block.bodyLength(),
+        ];
+        let end = parts.iter().try_fold(0_i64, |sum, &part| {
+            (part >= 0).then(|| sum.checked_add(part)).flatten()
+        });
+        match end {
+            Some(end) if end as u64 <= self.len => Ok(()),
+            _ => Err(self.bad("it is cut off within a record batch")),
+        }
+    }
+
+    fn bad(&self, what: impl ToString) -> DataError {
+        DataError::file(self.path, format!("not to be read as Arrow: {}", what.to_string()))
+    }
+
+    fn cut_off(&self, why: &str) -> DataError {
+        DataError::file(self.path, format!("it is cut off: {why}"))
+    }
+}

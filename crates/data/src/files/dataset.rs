@@ -1,0 +1,383 @@
+//! The data sets `parquet`, `arrow`, `jsonl` and `files`: rows in files on this machine, by split.
+//!
+//! What is given is a file, a glob or a list of them, each a part of the split `train`; or the same by split; or a folder:
+//! one that `datasets` has saved, or one of files, whose names say which split they belong to as on the Hub
+//! (`data/train-00000-of-00002.parquet`), all to `train` if none does.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::split::Split;
+use super::{Format, find, fingerprint, open};
+use crate::concat::Concat;
+use crate::config::{DataConfig, typed_kwargs};
+use crate::error::DataError;
+use crate::part::{HeldOut, Slice};
+use crate::source::{Dataset, Source};
+
+const TRAIN: &str = "train";
+const VALIDATION: &str = "validation";
+
+/// `data.dataset.kwargs` of `parquet`, `arrow`, `jsonl` and `files`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct FilesConfig {
+    /// The files, where `data.path` is not enough: a path, glob or folder, a list of them, or either by split.
+    pub data_files: Option<DataFiles>,
+    /// What to train on: `train`, `train[:10%]`, `train[1000:]`, `train+test`.
+    pub split: String,
+    /// What to validate on, as `split`. Without it, the split `validation` if there is one, else `val_fraction` of the
+    /// rows.
+    pub val_split: Option<String>,
+    /// The columns to read; all, if it is null. Fewer are read faster.
+    pub columns: Option<Vec<String>>,
+}
+
+impl Default for FilesConfig {
+    fn default() -> Self {
+        Self {
+            data_files: None,
+            split: TRAIN.to_owned(),
+            val_split: None,
+            columns: None,
+        }
+    }
+}
+
+/// Which files.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum DataFiles {
+    Of(Paths),
+    BySplit(BTreeMap<String, Paths>),
+}
+
+/// One path, glob or folder, or several.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Paths {
+    One(String),
+    Many(Vec<String>),
+}
+
+impl Paths {
+    fn as_slice(&self) -> &[String] {
+        match self {
+            Self::One(path) => std::slice::from_ref(path),
+            Self::Many(paths) => paths,
+        }
+    }
+}
+
+pub(crate) fn open_parquet(config: &DataConfig) -> Result<Dataset, DataError> {
+    open_dataset(config, Some(Format::Parquet))
+}
+
+pub(crate) fn open_arrow(config: &DataConfig) -> Result<Dataset, DataError> {
+    open_dataset(config, Some(Format::Arrow))
+}
+
+pub(crate) fn open_jsonl(config: &DataConfig) -> Result<Dataset, DataError> {
+    open_dataset(config, Some(Format::Json))
+}
+
+pub(crate) fn open_files(config: &DataConfig) -> Result<Dataset, DataError> {
+    open_dataset(config, None)
+}
+
+fn open_dataset(config: &DataConfig, format: Option<Format>) -> Result<Dataset, DataError> {
+    const DATA_FILES: &str = "data.dataset.kwargs.data_files";
+    let own: FilesConfig = typed_kwargs("data.dataset.kwargs", &config.dataset.kwargs)?;
+    let mut files = match (&own.data_files, &config.path) {
+        (Some(DataFiles::Of(paths)), _) => Files::find(DATA_FILES, paths.as_slice(), format)?,
+        (Some(DataFiles::BySplit(splits)), _) => {
+            let mut files = Files::default();
+            for (name, paths) in splits {
+                let found = Files::find(DATA_FILES, paths.as_slice(), format)?.all();
+                files.0.insert(name.clone(), found);
+            }
+            files
+        }
+        (None, Some(path)) => Files::find("data.path", std::slice::from_ref(path), format)?,
+        (None, None) => {
+            let url = config.dataset.url.clone();
+            return Err(DataError::MissingPath { url });
+        }
+    };
+    let mut hasher = blake3::Hasher::new();
+    let mut val_split = own.val_split.clone();
+    if let Some(path) = &config.val_path {
+        if val_split.is_some() {
+            return Err(DataError::BadValue {
+                key: "data.val_path",
+                message: "data.dataset.kwargs.val_split says what to validate on too; leave one out"
+                    .to_owned(),
+            });
+        }
+        let found = Files::find("data.val_path", std::slice::from_ref(path), format)?.all();
+        files.0.insert(VALIDATION.to_owned(), found);
+    }
+    let split = parse("data.dataset.kwargs.split", &own.split)?;
+    let trains_on_it = split.iter().any(|part| part.name == VALIDATION);
+    if val_split.is_none() && files.0.contains_key(VALIDATION) && !trains_on_it {
+        val_split = Some(VALIDATION.to_owned());
+    }
+    let columns = own.columns.as_deref();
+    let mut read = |key, parts: &[Split]| files.rows(key, parts, format, columns, &mut hasher);
+    let train = read("data.dataset.kwargs.split", &split)?;
+    let (train, validation): (Arc<dyn Source>, Arc<dyn Source>) = match val_split {
+        Some(text) => {
+            let key = "data.dataset.kwargs.val_split";
+            (train, read(key, &parse(key, &text)?)?)
+        }
+        None => match HeldOut::split(&train, config.val_fraction) {
+            Some((train, validation)) => (Arc::new(train), Arc::new(validation)),
+            None => return Err(files.no_validation(&train)),
+        },
+    };
+    for (source, what) in [(&train, &own.split), (&validation, &VALIDATION.to_owned())] {
+        if source.num_rows() == Some(0) {
+            let what = format!("the split `{what}` of {}", files.describe());
+            return Err(DataError::NoRows { what });
+        }
+    }
+    let settings = (&own.split, &own.val_split, config.val_fraction.to_bits());
+    hasher.update(format!("{settings:?}").as_bytes());
+    Ok(Dataset {
+        train,
+        validation,
+        fingerprint: hasher.finalize().to_hex()[..32].to_owned(),
+    })
+}
+
+fn parse(key: &'static str, text: &str) -> Result<Vec<Split>, DataError> {
+    Split::parse(text).map_err(|message| DataError::BadValue { key, message })
+}
+
+/// Files by split.
+#[derive(Default)]
+struct Files(BTreeMap<String, Vec<PathBuf>>);
+
+impl Files {
+    fn find(
+        key: &'static str,
+        patterns: &[String],
+        format: Option<Format>,
+    ) -> Result<Self, DataError> {
+        let mut files = Self::default();
+        for pattern in patterns {
+            let path = Path::new(pattern);
+            if path.is_dir() {
+                files.add_folder(key, path, format)?;
+            } else {
+                let found = find(key, pattern)?;
+                files.0.entry(TRAIN.to_owned()).or_default().extend(found);
+            }
+        }
+        Ok(files)
+    }
+
+    fn add_folder(
+        &mut self,
+        key: &'static str,
+        folder: &Path,
+        format: Option<Format>,
+    ) -> Result<(), DataError> {
+        if let Some(splits) = saved_splits(folder)? {
+            for split in splits {
+                let shards = saved_shards(&folder.join(&split))?;
+                self.0.entry(split).or_default().extend(shards);
+            }
+            return Ok(());
+        }
+        if folder.join(STATE).exists() {
+            let shards = saved_shards(folder)?;
+            self.0.entry(TRAIN.to_owned()).or_default().extend(shards);
+            return Ok(());
+        }
+        let mut found = Vec::new();
+        walk(folder, &mut found)?;
+        found.retain(|path| match (format, Format::of(path)) {
+            (Some(wanted), found) => found == Some(wanted),
+            // What else lies in a data set's folder: dataset_infos.json, for one.
+            (None, Some(Format::Json)) => !is_about_the_data(path),
+            (None, found) => found.is_some(),
+        });
+        if found.is_empty() {
+            let path = folder.to_owned();
+            return Err(DataError::NoFiles { key, path });
+        }
+        found.sort();
+        let split_of = |path: &PathBuf| split_named(path.strip_prefix(folder).unwrap_or(path));
+        let is_named = found.iter().any(|path| split_of(path).is_some());
+        for path in found {
+            let split = match split_of(&path) {
+                Some(split) => split,
+                None if is_named => continue,
+                None => TRAIN,
+            };
+            self.0.entry(split.to_owned()).or_default().push(path);
+        }
+        Ok(())
+    }
+
+    fn all(self) -> Vec<PathBuf> {
+        self.0.into_values().flatten().collect()
+    }
+
+    fn rows(
+        &self,
+        key: &'static str,
+        parts: &[Split],
+        format: Option<Format>,
+        columns: Option<&[String]>,
+        hasher: &mut blake3::Hasher,
+    ) -> Result<Arc<dyn Source>, DataError> {
+        let mut sources = Vec::new();
+        for part in parts {
+            let Some(paths) = self.0.get(&part.name) else {
+                let known = self.0.keys().map(String::as_str).collect::<Vec<_>>();
+                let message = format!("no split `{}`; there is {}", part.name, known.join(", "));
+                return Err(DataError::BadValue { key, message });
+            };
+            fingerprint(paths, hasher)?;
+            let whole = open(paths, format, columns)?;
+            let num_rows = whole.num_rows().unwrap_or_default();
+            let rows = part.rows(num_rows);
+            sources.push(if rows == (0..num_rows) {
+                whole
+            } else {
+                Arc::new(Slice::new(whole, rows))
+            });
+        }
+        Ok(match sources.len() {
+            1 => sources.remove(0),
+            _ => Arc::new(Concat::new(sources)),
+        })
+    }
+
+    fn describe(&self) -> String {
+        let mut paths = self.0.values().flatten();
+        match (paths.next(), paths.count()) {
+            (Some(first), 0) => first.display().to_string(),
+            (Some(first), more) => format!("{} and {more} more files", first.display()),
+            (None, _) => "no file".to_owned(),
+        }
+    }
+
+    fn no_validation(&self, train: &Arc<dyn Source>) -> DataError {
+        let what = self.describe();
+        match train.num_rows() {
+            Some(0) => DataError::NoRows { what },
+            _ => DataError::OneRow { what },
+        }
+    }
+}
+
+const STATE: &str = "state.json";
+
+/// The splits of a folder that `datasets.DatasetDict.save_to_disk` has written; `None` if it is no such folder.
+fn saved_splits(folder: &Path) -> Result<Option<Vec<String>>, DataError> {
+    #[derive(Deserialize)]
+    struct Splits {
+        splits: Vec<String>,
+    }
+    let path = folder.join("dataset_dict.json");
+    if !path.exists() {
+        return Ok(None);
+    }
+    Ok(Some(read_json::<Splits>(&path)?.splits))
+}
+
+/// The files of a folder that `datasets.Dataset.save_to_disk` has written, in order.
+fn saved_shards(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
+    #[derive(Deserialize)]
+    struct State {
+        #[serde(rename = "_data_files")]
+        data_files: Vec<Shard>,
+        /// Rows chosen of those in the files, in a file of their own.
+        #[serde(rename = "_indices_files", default)]
+        indices_files: Option<Vec<Shard>>,
+    }
+    #[derive(Deserialize)]
+    struct Shard {
+        filename: PathBuf,
+    }
+    let path = folder.join(STATE);
+    let state: State = read_json(&path)?;
+    if state.indices_files.is_some_and(|files| !files.is_empty()) {
+        let message = "its rows are those that another file chooses; save it again after `flatten_indices()`";
+        return Err(DataError::file(&path, message));
+    }
+    let shards = state.data_files.into_iter();
+    Ok(shards.map(|shard| folder.join(shard.filename)).collect())
+}
+
+fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, DataError> {
+    let bytes = fs::read(path).map_err(DataError::io(path))?;
+    let bad = |error: serde_json::Error| DataError::file(path, error.to_string());
+    serde_json::from_slice(&bytes).map_err(bad)
+}
+
+/// The files below `folder`, those that begin with a point left out.
+fn walk(folder: &Path, found: &mut Vec<PathBuf>) -> Result<(), DataError> {
+    for entry in fs::read_dir(folder).map_err(DataError::io(folder))? {
+        let entry = entry.map_err(DataError::io(folder))?;
+        if entry.file_name().as_encoded_bytes().starts_with(b".") {
+            continue;
+        }
+        let path = entry.path();
+        if path.is_dir() {
+            walk(&path, found)?;
+        } else {
+            found.push(path);
+        }
+    }
+    Ok(())
+}
+
+fn is_about_the_data(path: &Path) -> bool {
+    let about = ["dataset_infos.json", "dataset_info.json", "config.json"];
+    about.iter().any(|name| path.ends_with(name))
+}
+
+/// The split that the name of a file or of its folder says, by the words that the Hub goes by.
+fn split_named(path: &Path) -> Option<&'static str> {
+    const WORDS: [(&str, &[&str]); 3] = [
+        (TRAIN, &["train", "training"]),
+        (VALIDATION, &["validation", "valid", "val", "dev"]),
+        ("test", &["test", "testing", "eval", "evaluation"]),
+    ];
+    let parts = path.components().rev();
+    let mut parts = parts.map(|part| part.as_os_str().to_string_lossy().to_ascii_lowercase());
+    parts.find_map(|part| {
+        let words: Vec<&str> = part.split(|c: char| !c.is_ascii_alphabetic()).collect();
+        let named = WORDS.iter().find(|(_, names)| words.iter().any(|word| names.contains(word)));
+        named.map(|(split, _)| *split)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_say_the_split_as_on_the_hub() {
+        for (path, split) in [
+            ("data/train-00000-of-00002.parquet", Some("train")),
+            ("dev.jsonl", Some("validation")),
+            ("my_test_file.json", Some("test")),
+            ("validation/part-1.parquet", Some("validation")),
+            ("trainer.json", None),
+            ("contest/part-1.parquet", None),
+            ("train/dev.jsonl", Some("validation")),
+        ] {
+            assert_eq!(split_named(Path::new(path)), split, "{path}");
+        }
+    }
+}

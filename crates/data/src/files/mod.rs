@@ -1,0 +1,134 @@
+//! Files of rows: Parquet, Arrow and JSON, each read row by row when a row's turn comes.
+
+mod arrow;
+mod columns;
+mod compressed;
+mod dataset;
+mod find;
+mod json;
+mod parquet;
+mod split;
+
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arrow_schema::Fields;
+
+pub(crate) use dataset::{open_arrow, open_files, open_jsonl, open_parquet};
+pub use dataset::{DataFiles, FilesConfig, Paths};
+pub(crate) use find::find;
+
+use crate::concat::Concat;
+use crate::error::DataError;
+use crate::source::Source;
+
+/// How rows are kept in a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Format {
+    Parquet,
+    Arrow,
+    Json,
+}
+
+impl Format {
+    /// By the end of the name; `None` if it says nothing.
+    pub(crate) fn of(path: &Path) -> Option<Self> {
+        let name = path.file_name()?.to_str()?.to_ascii_lowercase();
+        let ends = |ends: &[&str]| ends.iter().any(|end| name.ends_with(end));
+        let plain = name.trim_end_matches(".gz").trim_end_matches(".zst");
+        if ends(&[".parquet"]) {
+            Some(Self::Parquet)
+        } else if ends(&[".arrow"]) {
+            Some(Self::Arrow)
+        } else if [".jsonl", ".json", ".ndjson"].iter().any(|end| plain.ends_with(end)) {
+            Some(Self::Json)
+        } else {
+            None
+        }
+    }
+
+    fn open(self, path: &Path, columns: Option<&[String]>) -> Result<Arc<dyn Source>, DataError> {
+        Ok(match self {
+            Self::Parquet => Arc::new(parquet::ParquetFile::open(path, columns)?),
+            Self::Arrow => Arc::new(arrow::ArrowFile::open(path, columns)?),
+            Self::Json => Arc::new(json::JsonFile::open(path, columns)?),
+        })
+    }
+}
+
+/// The rows of all `files`, in order; each of `format`, or of the one that its name says. Of `columns` if given.
+pub(crate) fn open(
+    files: &[PathBuf],
+    format: Option<Format>,
+    columns: Option<&[String]>,
+) -> Result<Arc<dyn Source>, DataError> {
+    let sources = files.iter().map(|path| {
+        let format = format.or_else(|| Format::of(path)).ok_or_else(|| {
+            let message = "its name does not say what it is: .parquet, .arrow, .json, .jsonl (.gz, .zst)";
+            DataError::file(path, message)
+        })?;
+        format.open(path, columns)
+    });
+    let mut sources = sources.collect::<Result<Vec<_>, _>>()?;
+    Ok(match sources.len() {
+        1 => sources.remove(0),
+        _ => Arc::new(Concat::new(sources)),
+    })
+}
+
+/// What changes when the content of `files` does: length, beginning and end of each, as reading all of it would take as
+/// long as training on it.
+pub(crate) fn fingerprint(files: &[PathBuf], hasher: &mut blake3::Hasher) -> Result<(), DataError> {
+    const BYTES: u64 = 1 << 16;
+    let mut bytes = vec![0; BYTES as usize];
+    for path in files {
+        let mut read = || {
+            let file = File::open(path)?;
+            let len = file.metadata()?.len();
+            hasher.update(&len.to_le_bytes());
+            for start in [0, len.saturating_sub(BYTES)] {
+                let part = &mut bytes[..BYTES.min(len) as usize];
+                file.read_exact_at(part, start)?;
+                hasher.update(part);
+            }
+            Ok(())
+        };
+        read().map_err(DataError::io(path))?;
+    }
+    Ok(())
+}
+
+/// The places of `columns` among `fields`; `None` if all are wanted. Errors: one that is not there.
+fn project(
+    fields: &Fields,
+    columns: Option<&[String]>,
+    path: &Path,
+) -> Result<Option<Vec<usize>>, DataError> {
+    let Some(columns) = columns else {
+        return Ok(None);
+    };
+    let places = columns.iter().map(|column| {
+        fields.find(column).map(|(place, _)| place).ok_or_else(|| {
+            let known: Vec<&str> = fields.iter().map(|field| field.name().as_str()).collect();
+            let message = format!("no column `{column}`; it has {}", known.join(", "));
+            DataError::file(path, message)
+        })
+    });
+    let mut places = places.collect::<Result<Vec<_>, _>>()?;
+    places.sort_unstable();
+    places.dedup();
+    Ok(Some(places))
+}
+
+fn unreadable(path: &Path, rows: Range<u64>, error: &dyn ToString) -> DataError {
+    let message = format!(
+        "rows {} to {} cannot be read: {}",
+        rows.start,
+        rows.end - 1,
+        error.to_string()
+    );
+    DataError::file(path, message)
+}
