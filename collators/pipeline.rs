@@ -161,7 +161,8 @@ impl Pipeline {
         for position in 0..ROWS.min(order.rows_per_epoch()) {
             train.read(order.row(0, position), &mut row)?;
             let mut texts = Vec::new();
-            row.fields.for_each_text(&mut |text| texts.push(beginning(text, BYTES)));
+            row.fields
+                .for_each_text(&mut |text| texts.push(beginning(text, BYTES)));
             for text in texts {
                 bytes += text.len();
                 tokens += self.tokenizer.encode(text)?.len();
@@ -425,7 +426,8 @@ fn check_tokenizer(tokenizer: &Tokenizer, source: &dyn Source) -> Result<(), Dat
     for index in 0..num_rows {
         source.read(index, &mut row)?;
         let mut texts = Vec::new();
-        row.fields.for_each_text(&mut |text| texts.push(beginning(text, BYTES)));
+        row.fields
+            .for_each_text(&mut |text| texts.push(beginning(text, BYTES)));
         for text in texts {
             if !text.is_empty() {
                 num_texts += 1;

@@ -63,14 +63,31 @@ pub(crate) enum Info {
 /// What some commands take besides overrides.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Options {
-    /// Of `plan`, `diff`, `doctor` and `runs`: print JSON.
+    /// Of `plan`, `batch`, `diff`, `doctor` and `runs`: print JSON.
     pub(crate) json: bool,
+    pub(crate) batch: BatchOptions,
     /// Of `plan`: what the run may take; `None`: what the machine has.
     pub(crate) memory_bytes: Option<u64>,
     pub(crate) diff: DiffOptions,
     /// Of `runs`.
     pub(crate) sort: RunsOrder,
     pub(crate) generate: GenerateOptions,
+}
+
+/// What the command line may say of the batches to show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BatchOptions {
+    pub(crate) html: bool,
+    pub(crate) count: u64,
+}
+
+impl Default for BatchOptions {
+    fn default() -> Self {
+        Self {
+            html: false,
+            count: 1,
+        }
+    }
 }
 
 /// What runs are listed by.

@@ -26,6 +26,8 @@ struct BadValue(&'static str);
 pub(super) const MULTIRUN: &str = "--multirun";
 pub(super) const MEMORY: &str = "--memory";
 pub(super) const JSON: &str = "--json";
+pub(super) const HTML: &str = "--html";
+pub(super) const COUNT: &str = "--count";
 pub(super) const MERGE: &str = "--merge";
 pub(super) const A: &str = "--a";
 pub(super) const B: &str = "--b";
@@ -48,6 +50,8 @@ const OWN: &[&str] = &[
     "--version",
     MEMORY,
     JSON,
+    HTML,
+    COUNT,
     MERGE,
     A,
     B,
@@ -197,9 +201,29 @@ pub(super) const FLAGS: &[Flag] = &[
         long: JSON,
         short: None,
         value: None,
-        about: "With plan, diff, doctor and runs: print JSON",
+        about: "With plan, batch, diff, doctor and runs: print JSON",
         set: |args, _| {
             args.options.json = true;
+            Ok(())
+        },
+    },
+    Flag {
+        long: HTML,
+        short: None,
+        value: None,
+        about: "With batch: print a page",
+        set: |args, _| {
+            args.options.batch.html = true;
+            Ok(())
+        },
+    },
+    Flag {
+        long: COUNT,
+        short: None,
+        value: Some("COUNT"),
+        about: "With batch: how many [default: 1]",
+        set: |args, value| {
+            args.options.batch.count = value.parse().map_err(|_| BadValue("a number"))?;
             Ok(())
         },
     },
@@ -370,11 +394,13 @@ pub(super) const FLAGS: &[Flag] = &[
 pub(super) fn owners(flag: &str) -> Option<&'static [&'static str]> {
     const TRAIN: &[&str] = &[commands::TRAIN.name];
     const PLAN: &[&str] = &[commands::PLAN.name];
+    const BATCH: &[&str] = &[commands::BATCH.name];
     const DIFF: &[&str] = &[commands::DIFF.name];
     const GENERATE: &[&str] = &[commands::GENERATE.name];
     const EXPORT: &[&str] = &[commands::EXPORT.name];
     const WITH_JSON: &[&str] = &[
         commands::PLAN.name,
+        commands::BATCH.name,
         commands::DIFF.name,
         commands::DOCTOR.name,
         commands::RUNS.name,
@@ -384,6 +410,7 @@ pub(super) fn owners(flag: &str) -> Option<&'static [&'static str]> {
         MULTIRUN | RERUN_FLAG => Some(TRAIN),
         MEMORY => Some(PLAN),
         JSON => Some(WITH_JSON),
+        HTML | COUNT => Some(BATCH),
         A | B | TOLERANCE | MARKDOWN => Some(DIFF),
         PROMPT | PROMPT_FILE | MAX_NEW_TOKENS | TEMPERATURE | TOP_P | SEED => Some(GENERATE),
         MERGE => Some(EXPORT),

@@ -13,12 +13,12 @@ use std::ffi::OsString;
 use tt_config::nearest;
 use tt_run::ending::RERUN_FLAG;
 
-use crate::args::{Args, RunsOrder, Show};
+use crate::args::{Args, BatchOptions, RunsOrder, Show};
 use crate::commands::{self, Command};
 use crate::shell::Completion;
 use flags::{
-    A, B, JSON, MARKDOWN, MEMORY, MULTIRUN, PROMPT, PROMPT_FILE, SORT, TEMPERATURE, TOLERANCE,
-    flag_named, owners,
+    A, B, COUNT, HTML, JSON, MARKDOWN, MEMORY, MULTIRUN, PROMPT, PROMPT_FILE, SORT, TEMPERATURE,
+    TOLERANCE, flag_named, owners,
 };
 
 pub(crate) use flags::{flags, hydra_flags, takes_override, values_after};
@@ -157,6 +157,8 @@ fn request(args: Args, command: &'static Command) -> Result<Request, UsageError>
         (RERUN_FLAG, args.rerun.is_some()),
         (MEMORY, options.memory_bytes.is_some()),
         (JSON, options.json),
+        (HTML, options.batch.html),
+        (COUNT, options.batch.count != BatchOptions::default().count),
         (A, !options.diff.a.is_empty()),
         (B, options.diff.b.is_some()),
         (TOLERANCE, options.diff.tolerance.is_some()),

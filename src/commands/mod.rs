@@ -1,5 +1,6 @@
 //! The subcommands, one file each.
 
+mod batch;
 pub(crate) mod diff;
 mod doctor;
 mod export;
@@ -12,5 +13,5 @@ mod table;
 mod train;
 
 pub(crate) use table::{
-    Command, DIFF, DOCTOR, EXPORT, GENERATE, PLAN, ROOT_CONFIG, RUNS, TABLE, TRAIN, Work,
+    BATCH, Command, DIFF, DOCTOR, EXPORT, GENERATE, PLAN, ROOT_CONFIG, RUNS, TABLE, TRAIN, Work,
 };

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use super::{diff, doctor, export, generate, inspect, plan, runs, train};
+use super::{batch, diff, doctor, export, generate, inspect, plan, runs, train};
 use crate::args::Options;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
@@ -60,6 +60,17 @@ pub(crate) const PLAN: Command = Command {
     },
 };
 
+/// What shows batches.
+pub(crate) const BATCH: Command = Command {
+    name: "batch",
+    about: "Show the first batches as the trainer gets them; needs no model",
+    work: Work::Composed {
+        config_name: ROOT_CONFIG,
+        on_device: false,
+        run: batch::run,
+    },
+};
+
 /// What compares two variants of a run.
 pub(crate) const DIFF: Command = Command {
     name: "diff",
@@ -113,4 +124,6 @@ pub(crate) const DOCTOR: Command = Command {
     work: Work::Plain(doctor::run),
 };
 
-pub(crate) const TABLE: &[Command] = &[TRAIN, PLAN, DIFF, GENERATE, EXPORT, INSPECT, RUNS, DOCTOR];
+pub(crate) const TABLE: &[Command] = &[
+    TRAIN, PLAN, BATCH, DIFF, GENERATE, EXPORT, INSPECT, RUNS, DOCTOR,
+];

@@ -70,12 +70,7 @@ impl Setup {
                 &composer.groups(),
             ));
         }
-        for result in [
-            check_kwargs(composition, "data.dataset", "url", &plugins.sources),
-            check_kwargs(composition, "data.collator", "type", &plugins.collators),
-        ] {
-            problems.take(result);
-        }
+        problems.take(check_data(composition, plugins));
         let logging = config.as_ref().map(|config| &config.logging);
         let sinks = logging.and_then(|it| problems.take(build_sinks(composition, plugins, it)));
         // Without a group there is nothing more to say about it.
@@ -108,7 +103,7 @@ impl Setup {
     /// files where the data is said to be.
     pub(crate) fn check(&self, composition: &Composition) -> Result<(), Diagnostics> {
         let files = tt_data::check_files(&self.config.data)
-            .map_err(|error| problem(composition, data_key(&error), error.to_string()).into());
+            .map_err(|error| data_problem(composition, &error));
         let mut problems = Problems::default();
         problems.take(self.check_trainer(composition));
         problems.take(self.check_length(composition));
@@ -125,8 +120,7 @@ impl Setup {
     pub(crate) fn check_whole(self, composition: &Composition) -> Result<(), Failure> {
         self.check(composition)?;
         self.batch_spec()
-            .map_err(|error| problem(composition, data_key(&error), error.to_string()))
-            .map_err(Diagnostics::from)?;
+            .map_err(|error| data_problem(composition, &error))?;
         let params = self.unallocated_params(MetaDevice::new());
         let params = params.map_err(Failure::run)?;
         // The length changes rates alone, and may only be known with the data.
@@ -170,7 +164,7 @@ impl Setup {
             ..PipelineOptions::default()
         };
         let data = Pipeline::open(&self.config.data, &options)
-            .map_err(|error| problem(composition, data_key(&error), error.to_string()))?;
+            .map_err(|error| data_problem(composition, &error))?;
         self.check_vocabulary(composition, data.tokenizer())?;
         if let Some(path) = trained_with {
             self.check_tokenizer(composition, data.tokenizer(), &path)?;
@@ -266,6 +260,11 @@ fn problem(composition: &Composition, key: &str, message: String) -> Diagnostic 
     }
 }
 
+/// What is wrong with the data, at the key that it is about.
+pub(crate) fn data_problem(composition: &Composition, error: &DataError) -> Diagnostics {
+    problem(composition, data_key(error), error.to_string()).into()
+}
+
 /// Which key an error of the data side is about.
 fn data_key(error: &DataError) -> &'static str {
     match error {
@@ -348,6 +347,22 @@ impl Parts {
             trainer: trainer?,
             optimizers: optimizers?,
         })
+    }
+}
+
+/// Checks the options of the data set and of the collator.
+pub(crate) fn check_data(composition: &Composition, plugins: &Plugins) -> Result<(), Diagnostics> {
+    let mut problems = Problems::default();
+    for result in [
+        check_kwargs(composition, "data.dataset", "url", &plugins.sources),
+        check_kwargs(composition, "data.collator", "type", &plugins.collators),
+    ] {
+        problems.take(result);
+    }
+    if problems.found.is_empty() {
+        Ok(())
+    } else {
+        Err(problems.found)
     }
 }
 

@@ -32,8 +32,13 @@ fn every_option_of_every_group_type_checks() {
                 .filter(|other| !other.starts_with(&format!("{group}=")))
                 .collect();
             overrides.push(&choice);
-            if choice == "data=text" {
-                overrides.push("data.path=given");
+            match choice.as_str() {
+                "data=mixture" => {
+                    overrides.push("data.dataset.kwargs.sources=[{url: stories, max_rows: 10}]");
+                }
+                "data=stories" => {}
+                _ if group == "data" => overrides.push("data.path=given"),
+                _ => {}
             }
             if let Err(problems) = read(&overrides) {
                 panic!("{choice}: {problems}");

@@ -38,7 +38,11 @@ fn with_every_option(command: &[&str]) {
     place.write("given", "A text.\n");
     for choice in &choices {
         let group = choice.split('=').next().expect("a group");
-        let given = (choice == "data=text").then_some("data.path=given");
+        let given = match choice.as_str() {
+            "data=mixture" => Some("data.dataset.kwargs.sources=[{url: stories, max_rows: 10}]"),
+            "data=stories" => None,
+            _ => (group == "data").then_some("data.path=given"),
+        };
         let rest = ["model=qwen2", "trainer=lm"]
             .into_iter()
             .filter(|other| other.split('=').next() != Some(group));

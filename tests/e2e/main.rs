@@ -7,6 +7,7 @@ mod bad_steps;
 mod command_line;
 mod completion;
 mod configs;
+mod data;
 mod diff;
 mod doctor;
 mod earlier_version;

@@ -380,6 +380,15 @@ pub fn docs(write: bool) -> Result<()> {
     run(&mut command)
 }
 
+/// Plants faults, one at a time, and runs the tests that should find them: those of the crate that it is in, and those of
+/// crates above which exist to test it.
+pub fn mutants(arguments: &[&str]) -> Result<()> {
+    const TESTS: &str = "tt-checkpoint,tt-collators,tt-data,tt-engine,tt-optimizers,tt-run,tt-tensor,tt-train,tt-trainers";
+    let mut command = command("mutants --workspace --in-place --test-package");
+    command.arg(TESTS).args(arguments);
+    run(&mut command)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

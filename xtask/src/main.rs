@@ -22,6 +22,8 @@ chores:
   sdk --wheel F   the same from a package that is here already
   layers          print which file of src/ uses which; fail on a circle, or on a crate that uses a
                   higher layer
+  mutants [ARG].. plant faults in what must not be wrong unseen (.cargo/mutants.toml), and list those that
+                  no test of its crate or of those that use it finds; hours; needs cargo-mutants
   docs            write what is generated: docs/configuration.md, docs/config.schema.json
   docs --check    fail if they are not what would be written";
 
@@ -33,6 +35,7 @@ fn main() -> ExitCode {
         ["sdk"] => sdk::install(None),
         ["sdk", "--wheel", wheel] => sdk::install(Some(wheel.as_ref())),
         ["layers"] => layers::check(root()).map(|files| print!("{files}")),
+        ["mutants", ref arguments @ ..] => check::mutants(arguments),
         ["docs"] => check::docs(true),
         ["docs", "--check"] => check::docs(false),
         _ => {

@@ -18,6 +18,8 @@ pub struct Blocks {
     bytes: Vec<u64>,
     /// The first block of each run, and the number of all blocks.
     runs: Vec<usize>,
+    /// The first run of each part but the first: parts are used in step with one another.
+    parts: Vec<usize>,
 }
 
 impl Default for Blocks {
@@ -26,6 +28,7 @@ impl Default for Blocks {
             starts: vec![0],
             bytes: Vec::new(),
             runs: vec![0],
+            parts: Vec::new(),
         }
     }
 }
@@ -81,6 +84,13 @@ impl Blocks {
         self.runs[index]..self.runs[index + 1]
     }
 
+    /// The runs of each part. There is one, or as many as a mixture has sources.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = Range<usize>> {
+        let starts = std::iter::once(0).chain(self.parts.iter().copied());
+        let ends = self.parts.iter().copied().chain([self.num_runs()]);
+        starts.zip(ends).map(|(start, end)| start..end)
+    }
+
     /// The same blocks of fewer rows, which are at other places: `place` gives how many of those kept stand before a row.
     pub(crate) fn map(&self, place: impl Fn(u64) -> u64) -> Self {
         let mut kept = Self::default();
@@ -95,9 +105,20 @@ impl Blocks {
     }
 
     /// The blocks of several sources, one after another.
-    pub(crate) fn concat<'a>(parts: impl IntoIterator<Item = &'a Self>) -> Self {
+    pub(crate) fn concat<'a>(sources: impl IntoIterator<Item = &'a Self>) -> Self {
+        Self {
+            parts: Vec::new(),
+            ..Self::mixed(sources)
+        }
+    }
+
+    /// The blocks of several sources, each a part.
+    pub(crate) fn mixed<'a>(sources: impl IntoIterator<Item = &'a Self>) -> Self {
         let mut all = Self::default();
-        for part in parts {
+        for part in sources {
+            if all.num_runs() > 0 {
+                all.parts.push(all.num_runs());
+            }
             for run in 0..part.num_runs() {
                 all.add_run(part.run(run).map(|block| {
                     let rows = part.rows(block);
@@ -119,14 +140,20 @@ mod tests {
         blocks.add_run([(3, 30), (0, 0), (2, 20)]);
         blocks.add_run([]);
         blocks.add_run([(4, 40)]);
-        assert_eq!((blocks.len(), blocks.num_runs(), blocks.num_rows()), (3, 2, 9));
+        assert_eq!(
+            (blocks.len(), blocks.num_runs(), blocks.num_rows()),
+            (3, 2, 9)
+        );
         let of_rows: Vec<usize> = (0..9).map(|row| blocks.of_row(row)).collect();
         assert_eq!(of_rows, [0, 0, 0, 1, 1, 2, 2, 2, 2]);
         assert_eq!((blocks.rows(1), blocks.run(0)), (3..5, 0..2));
         assert_eq!(Blocks::concat([&blocks, &blocks]).rows(4), 12..14);
         // Every second row: 1, 3, 5, 7.
         let half = blocks.map(|row| row / 2);
-        assert_eq!((half.rows(0), half.rows(1), half.rows(2)), (0..1, 1..2, 2..4));
+        assert_eq!(
+            (half.rows(0), half.rows(1), half.rows(2)),
+            (0..1, 1..2, 2..4)
+        );
         assert_eq!(half.bytes(2), 20);
     }
 }

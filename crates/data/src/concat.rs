@@ -17,6 +17,17 @@ pub(crate) struct Concat {
 
 impl Concat {
     pub(crate) fn new(parts: Vec<Arc<dyn Source>>) -> Self {
+        Self::of(parts, |blocks| {
+            Blocks::concat(blocks.iter().map(|it| &**it))
+        })
+    }
+
+    /// The same, to be used in step with one another.
+    pub(crate) fn mixed(parts: Vec<Arc<dyn Source>>) -> Self {
+        Self::of(parts, |blocks| Blocks::mixed(blocks.iter().map(|it| &**it)))
+    }
+
+    fn of(parts: Vec<Arc<dyn Source>>, join: impl Fn(&[Arc<Blocks>]) -> Blocks) -> Self {
         let mut starts = vec![0];
         for part in &parts {
             let rows = part.num_rows().unwrap_or_default();
@@ -25,10 +36,11 @@ impl Concat {
         // If one has blocks, all have, a source of single rows being one of small blocks.
         let blocks = parts.iter().any(|part| part.blocks().is_some()).then(|| {
             let of_each = parts.iter().map(|part| {
-                part.blocks().unwrap_or_else(|| Arc::new(single_rows(&**part)))
+                part.blocks()
+                    .unwrap_or_else(|| Arc::new(single_rows(&**part)))
             });
             let of_each: Vec<Arc<Blocks>> = of_each.collect();
-            Arc::new(Blocks::concat(of_each.iter().map(|blocks| &**blocks)))
+            Arc::new(join(&of_each))
         });
         Self {
             parts,

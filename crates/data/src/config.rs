@@ -15,13 +15,13 @@ use crate::error::DataError;
 pub struct DataConfig {
     /// The data set.
     pub dataset: DatasetConfig,
-    /// Files of the data set `text`: a path, or a glob such as `books/**/*.txt`.
+    /// The files of a data set that is read from files: a path, or a glob such as `books/**/*.txt`; of rows also a folder.
     pub path: Option<String>,
     /// Files that hold the validation split, as `path`. Without it, `val_fraction` of the
     /// documents of `path` are held out.
     pub val_path: Option<String>,
-    /// The part of the documents held out for validation, chosen by a hash of their content, so
-    /// that equal documents are on the same side.
+    /// The part held out for validation: of `text`, documents chosen by a hash of their content, so that equal ones are on
+    /// the same side; of rows, one of each `1 / val_fraction`, chosen by its place.
     #[schemars(extend("exclusiveMinimum" = 0.0, "exclusiveMaximum" = 1.0))]
     pub val_fraction: f64,
     /// Blocks of `sequence_length` tokens in a validation; fewer if the split has fewer.
@@ -60,7 +60,8 @@ impl Default for DataConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DatasetConfig {
-    /// `stories` (made by the program, endless) or `text` (the files of `data.path`).
+    /// `stories` (made by the program, endless), or what the files of `data.path` are: `text`, `parquet`, `arrow`, `jsonl`,
+    /// or `files`, whose names say it.
     pub url: String,
     /// Options of the data set, by name.
     pub kwargs: Map<String, Value>,

@@ -142,11 +142,22 @@ struct EpochWindows {
 
 impl EpochWindows {
     fn new(key: u64, blocks: &Blocks) -> Self {
-        let num_runs = blocks.num_runs() as u64;
-        let runs = (0..num_runs).map(|run| permute(key, num_runs, run) as usize);
+        // The runs of each part in an order of their own, and the blocks of all parts in step: each where as much of its part
+        // has been before it as of the others.
+        let mut in_step: Vec<(f64, usize)> = Vec::with_capacity(blocks.len());
+        for part in blocks.parts() {
+            let (first, len) = (part.start, part.len() as u64);
+            let runs = part.map(|run| first + permute(key, len, (run - first) as u64) as usize);
+            let of_part: Vec<usize> = runs.flat_map(|run| blocks.run(run)).collect();
+            let count = of_part.len() as f64;
+            let places = (0..).map(|index| (f64::from(index) + 0.5) / count);
+            in_step.extend(places.zip(of_part));
+        }
+        // Stable: equal places are in the order of the parts.
+        in_step.sort_by(|(a, _), (b, _)| a.total_cmp(b));
         let mut windows = Self {
             key,
-            blocks: runs.flat_map(|run| blocks.run(run)).collect(),
+            blocks: in_step.into_iter().map(|(_, block)| block).collect(),
             block_starts: vec![0],
             window_starts: vec![0],
         };

@@ -5,6 +5,7 @@ use tt_config::{Entry, Table};
 use crate::config::DataConfig;
 use crate::error::DataError;
 use crate::files::{self, FilesConfig};
+use crate::mixture::{self, MixtureConfig};
 use crate::source::{Dataset, OpenSource};
 use crate::stories::{Stories, StoriesConfig};
 use crate::text::{Text, TextConfig};
@@ -34,6 +35,11 @@ pub const SOURCES: Table<OpenSource> = Table::new(
             "files",
             "Parquet, Arrow and JSON, by the names of the files",
             files::open_files,
+        ),
+        Entry::new::<MixtureConfig>(
+            "mixture",
+            "several data sets in given proportions",
+            mixture::open,
         ),
     ],
 );

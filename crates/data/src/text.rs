@@ -12,7 +12,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
@@ -254,29 +254,6 @@ fn fingerprint(splits: [&Text; 2]) -> String {
         }
     }
     hasher.finalize().to_hex()[..32].to_owned()
-}
-
-/// Checks that the files which the built-in source of text, and a tokenizer, are to be read from are there. Opens none.
-pub fn check_files(config: &DataConfig) -> Result<(), DataError> {
-    if let Some(path) = config.tokenizer.path.as_deref().map(PathBuf::from)
-        && !path.exists()
-    {
-        let key = "data.tokenizer.path";
-        return Err(DataError::NoSuchFile { key, path });
-    }
-    // What a path means to other sources is theirs to say.
-    if config.dataset.url != "text" {
-        return Ok(());
-    }
-    for (key, pattern) in [
-        ("data.path", &config.path),
-        ("data.val_path", &config.val_path),
-    ] {
-        if let Some(pattern) = pattern {
-            find(key, pattern)?;
-        }
-    }
-    Ok(())
 }
 
 /// Appends the documents of one file.

@@ -304,6 +304,13 @@ impl Tokenizer {
             .map_err(|error| self.bad(error))
     }
 
+    /// The text of `ids`, special tokens as they are called.
+    pub fn decode_all(&self, ids: &[u32]) -> Result<String, DataError> {
+        self.inner
+            .decode(ids, false)
+            .map_err(|error| self.bad(error))
+    }
+
     /// The token that ends a document.
     pub fn eos_id(&self) -> u32 {
         self.eos_id

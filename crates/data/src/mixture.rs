@@ -1,0 +1,245 @@
+//! The data set `mixture`: several data sets in given proportions.
+//!
+//! An epoch is as long as it takes to use every source whole at least once: with weights, the source that is rarest for its
+//! weight is used once and others are used again, as often as their weights say; `repeats` says instead how often each is
+//! used. Which row stands where is computed as for any data set, so a mixture is resumed as exactly, and new weights need
+//! nothing to be tokenised anew. Validation is on the validation rows of each, once.
+
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::blocks::Blocks;
+use crate::concat::Concat;
+use crate::config::{DataConfig, DatasetConfig, typed_kwargs};
+use crate::error::DataError;
+use crate::part::Slice;
+use crate::row::Row;
+use crate::source::{Dataset, Source};
+
+const KEY: &str = "data.dataset.kwargs.sources";
+
+/// `data.dataset.kwargs` of `mixture`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct MixtureConfig {
+    /// The data sets.
+    pub sources: Vec<MixtureSource>,
+}
+
+/// One of them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct MixtureSource {
+    /// As `data.dataset.url`.
+    pub url: String,
+    /// As `data.dataset.kwargs`.
+    pub kwargs: Map<String, Value>,
+    /// As `data.path`.
+    pub path: Option<String>,
+    /// As `data.val_path`.
+    pub val_path: Option<String>,
+    /// Its share of the rows, beside the weights of the others; all have one, or none has.
+    #[schemars(range(min = 0.0))]
+    pub weight: Option<f64>,
+    /// How often its rows are used in an epoch, where there are no weights: 2, 0.5.
+    #[schemars(range(min = 0.0))]
+    pub repeats: Option<f64>,
+    /// The first rows alone, this many; needed of a source without end.
+    pub max_rows: Option<u64>,
+}
+
+impl Default for MixtureSource {
+    fn default() -> Self {
+        Self {
+            url: DatasetConfig::default().url,
+            kwargs: Map::new(),
+            path: None,
+            val_path: None,
+            weight: None,
+            repeats: None,
+            max_rows: None,
+        }
+    }
+}
+
+pub(crate) fn open(config: &DataConfig) -> Result<Dataset, DataError> {
+    let MixtureConfig { sources } = typed_kwargs("data.dataset.kwargs", &config.dataset.kwargs)?;
+    let bad = |message: String| DataError::BadValue { key: KEY, message };
+    if sources.is_empty() {
+        return Err(bad("a mixture needs sources".to_owned()));
+    }
+    let mut opened = Vec::new();
+    for (index, source) in sources.iter().enumerate() {
+        let config = DataConfig {
+            dataset: DatasetConfig {
+                url: source.url.clone(),
+                kwargs: source.kwargs.clone(),
+            },
+            path: source.path.clone(),
+            val_path: source.val_path.clone(),
+            ..config.clone()
+        };
+        let of_source = |error: DataError| bad(format!("source {index}: {error}"));
+        let dataset = Dataset::open(&config).map_err(of_source)?;
+        let capped = |split: &Arc<dyn Source>| match (split.num_rows(), source.max_rows) {
+            (None, None) => Err(bad(format!(
+                "source {index}: `{}` has no end; give `max_rows`",
+                source.url
+            ))),
+            (Some(rows), most) if most.is_none_or(|most| most >= rows) => Ok(Arc::clone(split)),
+            (rows, most) => {
+                let most = most.or(rows).unwrap_or_default();
+                Ok(Arc::new(Slice::new(Arc::clone(split), 0..most)) as Arc<dyn Source>)
+            }
+        };
+        let (train, validation) = (capped(&dataset.train)?, capped(&dataset.validation)?);
+        opened.push((train, validation, dataset.fingerprint));
+    }
+    let rows: Vec<u64> = opened
+        .iter()
+        .map(|(train, ..)| train.num_rows().unwrap_or_default())
+        .collect();
+    let used = used(&sources, &rows).map_err(bad)?;
+    let train = opened.iter().zip(&used).map(|((train, ..), &used)| {
+        Arc::new(Repeated::new(Arc::clone(train), used)) as Arc<dyn Source>
+    });
+    let validation = opened
+        .iter()
+        .map(|(_, validation, _)| Arc::clone(validation));
+    let mut hasher = blake3::Hasher::new();
+    for ((.., fingerprint), used) in opened.iter().zip(&used) {
+        hasher.update(fingerprint.as_bytes());
+        hasher.update(&used.to_le_bytes());
+    }
+    Ok(Dataset {
+        train: Arc::new(Concat::mixed(train.collect())),
+        validation: Arc::new(Concat::mixed(validation.collect())),
+        fingerprint: hasher.finalize().to_hex()[..32].to_owned(),
+    })
+}
+
+/// How many rows of each source make an epoch, of the `rows` that there are.
+fn used(sources: &[MixtureSource], rows: &[u64]) -> Result<Vec<u64>, String> {
+    let weights: Vec<f64> = sources.iter().filter_map(|source| source.weight).collect();
+    let is_positive = |number: &f64| number.is_finite() && *number > 0.0;
+    let all_positive = |numbers: &[f64], what: &str| match numbers.iter().all(is_positive) {
+        true => Ok(()),
+        false => Err(format!("{what} must be over 0")),
+    };
+    if weights.is_empty() {
+        let repeats: Vec<f64> = sources
+            .iter()
+            .map(|source| source.repeats.unwrap_or(1.0))
+            .collect();
+        all_positive(&repeats, "`repeats`")?;
+        let used = rows
+            .iter()
+            .zip(repeats)
+            .map(|(&rows, repeats)| rows as f64 * repeats);
+        return Ok(used.map(at_least_one).collect());
+    }
+    if weights.len() < sources.len() || sources.iter().any(|source| source.repeats.is_some()) {
+        return Err(
+            "give every source a `weight` and none `repeats`, or none a `weight`".to_owned(),
+        );
+    }
+    all_positive(&weights, "`weight`")?;
+    // The scale at which the source that is rarest for its weight is used once.
+    let scales = rows
+        .iter()
+        .zip(&weights)
+        .map(|(&rows, weight)| rows as f64 / weight);
+    let scale = scales.fold(0.0, f64::max);
+    Ok(weights
+        .iter()
+        .map(|weight| at_least_one(weight * scale))
+        .collect())
+}
+
+fn at_least_one(rows: f64) -> u64 {
+    rows.round().max(1.0) as u64
+}
+
+/// The rows of a source over and over, `num_rows` in all.
+struct Repeated {
+    source: Arc<dyn Source>,
+    once: u64,
+    num_rows: u64,
+    blocks: Option<Arc<Blocks>>,
+}
+
+impl Repeated {
+    fn new(source: Arc<dyn Source>, num_rows: u64) -> Self {
+        let once = source.num_rows().unwrap_or(1).max(1);
+        let blocks = source.blocks().map(|blocks| {
+            let passes = num_rows.div_ceil(once) as usize;
+            let all = Blocks::concat(std::iter::repeat_n(&*blocks, passes));
+            Arc::new(all.map(|row| row.min(num_rows)))
+        });
+        Self {
+            source,
+            once,
+            num_rows,
+            blocks,
+        }
+    }
+}
+
+impl Source for Repeated {
+    fn num_rows(&self) -> Option<u64> {
+        Some(self.num_rows)
+    }
+
+    fn row_bytes(&self) -> Option<Vec<u64>> {
+        let once = self.source.row_bytes()?;
+        Some(
+            once.into_iter()
+                .cycle()
+                .take(self.num_rows as usize)
+                .collect(),
+        )
+    }
+
+    fn blocks(&self) -> Option<Arc<Blocks>> {
+        self.blocks.clone()
+    }
+
+    fn read(&self, index: u64, row: &mut Row) -> Result<(), DataError> {
+        self.source.read(index % self.once, row)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sources(given: &[(Option<f64>, Option<f64>)]) -> Vec<MixtureSource> {
+        let source = |&(weight, repeats)| MixtureSource {
+            weight,
+            repeats,
+            ..MixtureSource::default()
+        };
+        given.iter().map(source).collect()
+    }
+
+    #[test]
+    fn an_epoch_uses_every_source_whole() {
+        let weights = sources(&[(Some(3.0), None), (Some(1.0), None)]);
+        // 3 : 1, and the second once; 3 : 1, and the first once.
+        assert_eq!(used(&weights, &[100, 100]).unwrap(), [300, 100]);
+        assert_eq!(used(&weights, &[900, 100]).unwrap(), [900, 300]);
+        let repeats = sources(&[(None, Some(0.5)), (None, None), (None, Some(2.0))]);
+        assert_eq!(used(&repeats, &[10, 10, 10]).unwrap(), [5, 10, 20]);
+        for wrong in [
+            sources(&[(Some(1.0), None), (None, None)]),
+            sources(&[(Some(1.0), Some(2.0))]),
+            sources(&[(Some(0.0), None)]),
+            sources(&[(None, Some(-1.0))]),
+        ] {
+            assert!(used(&wrong, &vec![10; wrong.len()]).is_err());
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Data sets in files, from outside: trained on, looked at, gone on with, and refused where they are damaged.
+
+use std::path::{Path, PathBuf};
+
+use crate::harness::{Place, RunFolder};
+
+fn golden(name: &str) -> String {
+    let root = std::env::var_os("TT_GOLDEN").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden"),
+        PathBuf::from,
+    );
+    format!("data.path={}", root.join("data").join(name).display())
+}
+
+/// Small rows, so that few steps are more than an epoch.
+const SMALL: &[&str] = &[
+    "data.tokenizer.vocab_size=300",
+    "data.sequence_length=32",
+    "data.num_val_blocks=2",
+    "trainer.global_batch_size=2",
+    "trainer.micro_batch_size=2",
+];
+
+const STEPS: u32 = 50;
+
+/// What reads them, and what it is given: every kind of source, and a mixture of two.
+fn sources() -> Vec<(&'static str, Vec<String>)> {
+    let of = |kind: &'static str, name: &str| (kind, vec![format!("data={kind}"), golden(name)]);
+    let path = |name: &str| golden(name).replace("data.path=", "");
+    let mixture = format!(
+        "data.dataset.kwargs.sources=[{{url: jsonl, path: \"{}\", weight: 1}}, {{url: parquet, path: \"{}\", weight: 2}}]",
+        path("text.jsonl"),
+        path("text_zstd.parquet")
+    );
+    vec![
+        of("parquet", "text_zstd.parquet"),
+        of("arrow", "hf_saved"),
+        of("jsonl", "text.jsonl.gz"),
+        of("files", "shards"),
+        ("mixture", vec!["data=mixture".to_owned(), mixture]),
+    ]
+}
+
+/// Twice interrupted in the second epoch and once in the third, with another number of workers each time: the same as
+/// without.
+#[test]
+fn every_kind_of_source_is_gone_on_with_exactly() {
+    for (kind, source) in sources() {
+        let place = Place::new();
+        let run = |dir: &str, steps: u32, workers: u32| {
+            let more = [
+                format!("hydra.run.dir={dir}"),
+                format!("trainer.max_steps={steps}"),
+                format!("data.num_workers={workers}"),
+                "trainer/lr_scheduler=constant".to_owned(),
+            ];
+            let args: Vec<&str> = source.iter().chain(&more).map(String::as_str).collect();
+            place.run_nano(&[SMALL, &args].concat()).with_code(0);
+            RunFolder(place.path().join(dir))
+        };
+        let epoch = |run: &RunFolder| {
+            let state = run.final_checkpoint().join("trainer_state/state.json");
+            let state = std::fs::read_to_string(state).expect("a state");
+            let state: serde_json::Value = serde_json::from_str(&state).expect("JSON");
+            state["cursor"]["epoch"].as_u64().expect("an epoch")
+        };
+        let whole = run("whole", STEPS, 1);
+        let mut epochs = Vec::new();
+        for (steps, workers) in [(STEPS * 2 / 5, 0), (STEPS * 3 / 5, 2), (STEPS * 4 / 5, 1)] {
+            epochs.push(epoch(&run("parts", steps, workers)));
+        }
+        assert_eq!(epochs, [1, 1, 2], "{kind}");
+        let parts = run("parts", STEPS, 2);
+        assert_eq!(whole.timeless_rows(), parts.timeless_rows(), "{kind}");
+    }
+}
+
+/// What is in a batch is seen without a model, and the JSON of it adds up.
+#[test]
+fn a_batch_is_shown_without_a_model() {
+    let place = Place::new();
+    let path = golden("text.jsonl");
+    let args = [
+        "batch",
+        "data=jsonl",
+        &path,
+        SMALL[0],
+        SMALL[1],
+        "--count",
+        "2",
+    ];
+    let shown = place.run(&args).with_code(0);
+    let shown = shown.prints("batch 1: 4 rows of 32 tokens; ");
+    assert!(shown.stdout.contains("text.jsonl:"), "{}", shown.stdout);
+    // The first token of a document is no target.
+    assert!(
+        shown.stdout.contains("segment 1 from position 0: ‹"),
+        "{}",
+        shown.stdout
+    );
+    let json = place.run(&[&args[..], &["--json"]].concat()).with_code(0);
+    let batches: serde_json::Value = serde_json::from_str(&json.stdout).expect("JSON");
+    let batches = batches.as_array().expect("batches");
+    assert_eq!(batches.len(), 2);
+    for batch in batches {
+        let rows = batch["rows"].as_array().expect("rows");
+        let counted = |key: &str, counts: &dyn Fn(i64) -> bool| {
+            let values = rows
+                .iter()
+                .flat_map(|row| row[key].as_array().expect("numbers"));
+            values
+                .filter(|value| counts(value.as_i64().expect("a number")))
+                .count() as u64
+        };
+        assert_eq!(batch["targets"], counted("labels", &|label| label != -100));
+        assert_eq!(
+            batch["tokens"],
+            counted("segment_ids", &|segment| segment != 0)
+        );
+        let of_pieces = rows
+            .iter()
+            .flat_map(|row| row["pieces"].as_array().expect("pieces"));
+        let of_pieces: u64 = of_pieces
+            .map(|piece| piece["tokens"].as_u64().expect("a count"))
+            .sum();
+        assert_eq!(batch["tokens"], of_pieces);
+    }
+    let page = place.run(&[&args[..], &["--html"]].concat()).with_code(0);
+    assert!(
+        page.stdout.starts_with("<!doctype html>"),
+        "{}",
+        page.stdout
+    );
+}
+
+#[test]
+fn damaged_files_and_wrong_columns_are_named_with_their_place() {
+    let place = Place::new();
+    let refused = |args: &[&str]| {
+        let run = place.run(&[&["batch", SMALL[0], SMALL[1]], args].concat());
+        assert_ne!(run.code, Some(0), "{}", run.stdout);
+        run
+    };
+    let bad = golden("bad_line.jsonl");
+    refused(&["data=jsonl", &bad]).complains("bad_line.jsonl:3: not a JSON object");
+    let bad = golden("bad_truncated.parquet");
+    refused(&["data=parquet", &bad]).complains("bad_truncated.parquet: not to be read as Parquet");
+    let bad = golden("bad_truncated.arrow");
+    refused(&["data=arrow", &bad]).complains("bad_truncated.arrow: it is cut off");
+    let good = golden("text.jsonl");
+    refused(&["data=jsonl", &good, "data.collator.kwargs.text_field=body"])
+        .complains("no field `body`; the row has: id, text");
+    refused(&["data=jsonl", &good, "data.dataset.kwargs.split=test"])
+        .complains("no split `test`; there is train");
+    refused(&["data=jsonl", &good, "data.dataset.kwargs.split='train[1'"]).complains("is no split");
+    let nulls = golden("edge_missing_keys.jsonl");
+    refused(&["data=jsonl", &nulls]).complains("edge_missing_keys.jsonl:2: ");
+}
