@@ -9,6 +9,14 @@ pub enum Error {
     HfConfig(String),
     #[error("the head of this model is more than a weight: a loss must ask for `Model::output`")]
     MoreThanAWeight,
+    /// A model that breaks its contract.
+    #[error("the model: {what} is {got} where {due} is due")]
+    Contract {
+        /// The method of [`Model`](crate::Model) that gave it.
+        what: &'static str,
+        got: String,
+        due: String,
+    },
     #[error(transparent)]
     Nn(#[from] tt_nn::Error),
     #[error(transparent)]

@@ -23,6 +23,7 @@
 // They panic where nobody can read: standard output may be closed, or its disk full.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
+mod checked;
 mod decoder;
 mod error;
 mod hf_config;
@@ -38,6 +39,7 @@ use serde_json::Value;
 use tt_nn::{Forward, ModulePath, ParamSpec, Positions};
 use tt_tensor::{Tensor, fused};
 
+pub use checked::Checked;
 pub use decoder::{Architecture, BlockOptions, Decoder, DecoderConfig, SlidingWindowConfig};
 pub use error::{Error, Result};
 pub use hf_config::{HfConfig, HfRope};

@@ -127,10 +127,12 @@ fn is_asked_for(node: &Node) -> bool {
 /// The error at the key it is about.
 fn located(section: &Section<'_>, error: Error) -> Diagnostic {
     match error {
-        Error::Config { key, why } => {
+        Error::Config { key, ref why } => {
             let at = section.section(key);
             at.error(format!("`{}`: {why}", at.path()))
         }
+        // What the file says is wrong is no fault of a size that stands here.
+        Error::HfConfig(_) => section.section("pretrained_url").error(error.to_string()),
         other => section.error(other.to_string()),
     }
 }

@@ -2,6 +2,15 @@
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// Whose error it is.
+    #[error("the optimizer {optimizer}: {error}")]
+    In {
+        optimizer: String,
+        error: Box<Error>,
+    },
+    /// An optimizer that breaks its contract.
+    #[error("{0}")]
+    Contract(String),
     #[error("optimizer state `{slot}` of `{parameter}`: {why}")]
     State {
         parameter: String,
@@ -14,6 +23,16 @@ pub enum Error {
     Nn(#[from] tt_nn::Error),
     #[error(transparent)]
     Tensor(#[from] tt_tensor::Error),
+}
+
+impl Error {
+    /// Whether a saved state does not fit.
+    pub fn is_state(&self) -> bool {
+        match self {
+            Self::In { error, .. } => error.is_state(),
+            other => matches!(other, Self::State { .. }),
+        }
+    }
 }
 
 pub type Result<T> = std::result::Result<T, Error>;

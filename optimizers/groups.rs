@@ -1,9 +1,11 @@
 //! The optimizers of a run: usually one, or several that share the parameters out among them.
 
-use tt_nn::{ParamSpec, PathGlob};
+use std::collections::HashSet;
+
+use tt_nn::{ParamSpec, ParamTree, PathGlob};
 use tt_tensor::{Shard, Tensor};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::{Optimizer, Schedule, Slot, StepContext};
 
 /// The name of the optimizer of a run that has one.
@@ -14,6 +16,8 @@ pub struct Scheduled {
     pub name: String,
     /// Its type as the table of optimizers calls it.
     pub kind: String,
+    /// What it was made for; `None`: all there is.
+    pub params: Option<ParamTree>,
     pub optimizer: Box<dyn Optimizer>,
     pub schedule: Schedule,
 }
@@ -27,6 +31,7 @@ impl Optimizers {
         Self(vec![Scheduled {
             name: MAIN.to_owned(),
             kind: String::new(),
+            params: None,
             optimizer: Box::new(optimizer),
             schedule,
         }])
@@ -49,16 +54,47 @@ impl Optimizers {
             .map(move |it| (it.name.as_str(), it.rate(step)))
     }
 
-    /// Steps all of them as step `step`, counted from 0. `grad_scale` is [`StepContext::grad_scale`].
-    pub fn step(&mut self, step: u64, grad_scale: &Tensor, wants_metrics: bool) -> Result<()> {
+    /// Steps all of them as step `step`, counted from 0, on `params`. `grad_scale` is [`StepContext::grad_scale`].
+    ///
+    /// Errors name the optimizer, also one that breaks its contract, as far as that shows without reading a weight.
+    pub fn step(
+        &mut self,
+        params: &ParamTree,
+        step: u64,
+        grad_scale: &Tensor,
+        wants_metrics: bool,
+    ) -> Result<()> {
         for it in &mut self.0 {
-            it.optimizer.step(&StepContext {
+            let context = StepContext {
                 lr: it.rate(step),
                 grad_scale: grad_scale.clone(),
                 wants_metrics,
-            })?;
+            };
+            it.step(&context).map_err(|error| it.named(error))?;
         }
-        Ok(())
+        let mut left = params.iter().filter(|(_, it)| it.grad().is_some());
+        match left.next() {
+            None => Ok(()),
+            Some((spec, _)) => {
+                let why = format!(
+                    "it has not stepped `{}`: the gradient is still there, which `step` is to take",
+                    spec.path
+                );
+                Err(self.blame(&spec.path, Error::Contract(why)))
+            }
+        }
+    }
+
+    /// The name of the optimizer that has this parameter.
+    pub fn owner(&self, path: &str) -> Option<String> {
+        self.0.iter().find(|it| it.has(path)).map(Scheduled::title)
+    }
+
+    fn blame(&self, path: &str, error: Error) -> Error {
+        match self.0.iter().find(|it| it.has(path)) {
+            Some(it) => it.named(error),
+            None => error,
+        }
     }
 
     /// [`Optimizer::metrics`] of all; of several, under `<name>_<metric>`.
@@ -101,25 +137,105 @@ impl Optimizers {
             .flat_map(move |it| of_one(it).into_iter().map(|slot| (it.name.as_str(), slot)))
     }
 
+    /// The state twice under one name, of which one would be lost. Error: it and the optimizer.
+    pub fn check_slots(&self) -> Result<()> {
+        let mut seen = HashSet::new();
+        for (i, it) in self.0.iter().enumerate() {
+            for slot in it.optimizer.slots() {
+                if !seen.insert((i, slot.name, slot.parameter.clone())) {
+                    let why = format!("it has two states `{}` of `{}`", slot.name, slot.parameter);
+                    return Err(it.named(Error::Contract(why)));
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Takes up a saved state. `load` gives the saved value of (optimizer, parameter path, slot), this part of it.
+    ///
+    /// Errors name the optimizer, also one that leaves out a part of what it calls its state.
     pub fn restore(
         &mut self,
         steps: u64,
         load: &mut dyn FnMut(&str, &str, &'static str, &Shard) -> Result<Tensor>,
     ) -> Result<()> {
-        for Scheduled {
-            name, optimizer, ..
-        } in &mut self.0
-        {
-            optimizer.restore(steps, &mut |parameter, slot, shard| {
-                load(name, parameter, slot, shard)
-            })?;
+        for it in &mut self.0 {
+            it.restore(steps, load).map_err(|error| it.named(error))?;
         }
         Ok(())
     }
 }
 
 impl Scheduled {
+    fn step(&mut self, context: &StepContext) -> Result<()> {
+        if !context.lr.is_finite() {
+            let why = format!("its learning rate is {}", context.lr);
+            return Err(Error::Contract(why));
+        }
+        let before = self.optimizer.steps();
+        self.optimizer.step(context)?;
+        let after = self.optimizer.steps();
+        if after != before + 1 {
+            let why = format!("its `steps` is {after} after a step and was {before} before it");
+            return Err(Error::Contract(why));
+        }
+        Ok(())
+    }
+
+    fn restore(
+        &mut self,
+        steps: u64,
+        load: &mut dyn FnMut(&str, &str, &'static str, &Shard) -> Result<Tensor>,
+    ) -> Result<()> {
+        let Self {
+            name, optimizer, ..
+        } = self;
+        let own = optimizer.slots();
+        let mut taken = HashSet::new();
+        optimizer.restore(steps, &mut |parameter, slot, shard| {
+            taken.insert((parameter.to_owned(), slot));
+            load(name, parameter, slot, shard)
+        })?;
+        for slot in own {
+            if !taken.contains(&(slot.parameter.clone(), slot.name)) {
+                return Err(Error::State {
+                    parameter: slot.parameter,
+                    slot: slot.name,
+                    why: "its `restore` does not take it up from the checkpoint".to_owned(),
+                });
+            }
+        }
+        if optimizer.steps() != steps {
+            let why = format!(
+                "its `steps` is {} after a checkpoint of {steps} is restored",
+                optimizer.steps()
+            );
+            return Err(Error::Contract(why));
+        }
+        Ok(())
+    }
+
+    fn has(&self, path: &str) -> bool {
+        let params = self.params.as_ref();
+        params.is_none_or(|params| params.get(path).is_ok())
+    }
+
+    /// `adamw.AdamW`, or `` `rest` (adamw.AdamW) `` where the configuration has given it a name.
+    fn title(&self) -> String {
+        match (self.name.as_str(), self.kind.as_str()) {
+            (MAIN, "") => MAIN.to_owned(),
+            (MAIN, kind) => kind.to_owned(),
+            (name, kind) => format!("`{name}` ({kind})"),
+        }
+    }
+
+    fn named(&self, error: Error) -> Error {
+        Error::In {
+            optimizer: self.title(),
+            error: Box::new(error),
+        }
+    }
+
     fn rate(&self, step: u64) -> f64 {
         self.optimizer.lr() * self.schedule.factor(step)
     }

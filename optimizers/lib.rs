@@ -89,7 +89,7 @@ pub trait Optimizer: Send {
     /// Peak learning rate of the next step, which the schedule multiplies.
     fn lr(&self) -> f64;
 
-    /// One step on every parameter that has a gradient; the gradients are taken.
+    /// One step on every parameter that has a gradient; the gradients are taken, and [`Optimizer::steps`] counts it.
     fn step(&mut self, context: &StepContext) -> Result<()>;
 
     /// Numbers about the last step by name, f32 `[]`, still on the device. Asked for only after a step whose context wants
@@ -104,7 +104,7 @@ pub trait Optimizer: Send {
     /// The state, keyed by (parameter path, slot), sharing memory with the optimizer. f32 or bf16.
     fn slots(&self) -> Vec<Slot>;
 
-    /// Takes up a saved state.
+    /// Takes up a saved state: all that [`Optimizer::slots`] gives.
     fn restore(&mut self, steps: u64, load: &mut LoadSlot) -> Result<()>;
 }
 

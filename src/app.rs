@@ -144,7 +144,7 @@ impl App {
                 Ok(ExitCode::SUCCESS)
             }
             Request::Complete(asked) => {
-                out::text(completion::text(asked, own));
+                out::text(completion::text(asked, &self.plugins));
                 Ok(ExitCode::SUCCESS)
             }
             Request::Run(command, args) => {

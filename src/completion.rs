@@ -2,25 +2,28 @@
 //!
 //! As in Hydra, `install=SHELL` and `uninstall=SHELL` print code for the shell to evaluate. The installed code asks
 //! `query=SHELL`, with the line up to the cursor in the environment variable `COMP_LINE`, and gets a candidate a line:
-//! groups and their options, keys of the config that the words so far compose to, flags and commands. Whatever is
-//! wrong with those words is no error here; there is less to offer, and nothing to say.
+//! groups and their options, keys of the config that the words so far compose to and values of those that have a few,
+//! flags and commands. Whatever is wrong with those words is no error here; there is less to offer, and nothing to say.
+
+mod values;
 
 use tt_run::program::{self, TPU_TRAIN};
 
 use crate::args::Args;
 use crate::cli::{self, Request};
 use crate::commands::{TABLE, TRAIN, Work};
-use crate::configs::{self, Files};
+use crate::configs;
+use crate::plugins::Plugins;
 use crate::shell::Completion;
 
 /// What is printed.
-pub(crate) fn text(completion: Completion, own: Files) -> String {
+pub(crate) fn text(completion: Completion, plugins: &Plugins) -> String {
     match completion {
         Completion::Install(shell) => of_program(program::running().name, shell.install()),
         Completion::Uninstall(shell) => of_program(program::running().name, shell.uninstall()),
         Completion::Query => {
             let line = std::env::var("COMP_LINE").unwrap_or_default();
-            let mut text = candidates(&line, own).join("\n");
+            let mut text = candidates(&line, plugins).join("\n");
             if !text.is_empty() {
                 text.push('\n');
             }
@@ -37,7 +40,7 @@ fn of_program(name: &str, code: &str) -> String {
 }
 
 /// What the last word of a line may become.
-fn candidates(line: &str, own: Files) -> Vec<String> {
+fn candidates(line: &str, plugins: &Plugins) -> Vec<String> {
     let mut words = split(line);
     let word = words.pop().unwrap_or_default();
     let mut before = words.into_iter().skip(1).collect::<Vec<_>>();
@@ -74,8 +77,19 @@ fn candidates(line: &str, own: Files) -> Vec<String> {
                 .map(str::to_owned),
         );
     }
-    if let Ok(composer) = configs::composer(&args, own, config_name) {
-        found.extend(composer.complete(&args.overrides, &word));
+    let Ok(composer) = configs::composer(&args, plugins.configs, config_name) else {
+        return found;
+    };
+    found.extend(composer.complete(&args.overrides, &word));
+    if let (Some((key, value)), true) = (word.split_once('='), found.is_empty())
+        && let Ok(composition) = composer.compose(&args.overrides)
+    {
+        let key = key.trim_start_matches('+');
+        // Of a sweep's values the last is still being typed.
+        let start = value.rsplit(',').next().unwrap_or_default();
+        let before = &word[..word.len() - start.len()];
+        let values = values::of(key, start, &composition, plugins);
+        found.extend(values.into_iter().map(|value| format!("{before}{value}")));
     }
     found
 }

@@ -58,8 +58,8 @@ impl From<tt_train::Error> for Failure {
             | Error::OtherOptimizer { .. }
             | Error::Weights(_)
             | Error::Variants(_)
-            | Error::Data(DataError::CursorOutsideData { .. })
-            | Error::Optimizer(tt_optimizers::Error::State { .. }) => Self::request(error),
+            | Error::Data(DataError::CursorOutsideData { .. }) => Self::request(error),
+            Error::Optimizer(error) if error.is_state() => Self::request(error),
             _ => Self::run(error),
         }
     }

@@ -1,6 +1,7 @@
 //! Standard output and standard error. A reader that has gone away (`tpu-train --help | head`) or a full disk behind one of
 //! them is no reason to stop. A run also keeps it in its folder: see [`tt_metrics::transcript`].
 
+use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::{self, Write};
 
@@ -13,14 +14,46 @@ pub(crate) fn text(text: impl Display) {
     keep(&text);
 }
 
-/// Prints a line.
+/// Prints a line or more; see [`legible`].
 pub(crate) fn line(line: impl Display) {
-    text(format_args!("{line}\n"));
+    text(format_args!("{}\n", legible(&line.to_string())));
 }
 
-/// Prints a line to standard error.
+/// Prints a line or more to standard error; see [`legible`].
 pub(crate) fn error_line(line: impl Display) {
-    let line = format!("{line}\n");
+    let line = format!("{}\n", legible(&line.to_string()));
     let _ = write!(io::stderr(), "{line}");
     keep(&line);
+}
+
+/// Control characters as they are written in Rust, but for ends of lines and tabs: what a user has given, or a file, shall be
+/// seen in a message and not move the cursor or colour the terminal.
+fn legible(line: &str) -> Cow<'_, str> {
+    let is_shown = |c: char| !c.is_control() || matches!(c, '\n' | '\t');
+    if line.chars().all(is_shown) {
+        return Cow::Borrowed(line);
+    }
+    let mut legible = String::with_capacity(line.len());
+    for c in line.chars() {
+        if is_shown(c) {
+            legible.push(c);
+        } else {
+            legible.extend(c.escape_default());
+        }
+    }
+    Cow::Owned(legible)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_are_shown_and_not_obeyed() {
+        assert_eq!(
+            legible("`a\rb\u{1b}[31m`\u{85}\u{7f}"),
+            r"`a\rb\u{1b}[31m`\u{85}\u{7f}"
+        );
+        assert!(matches!(legible("two\n\tlines, a ü"), Cow::Borrowed(_)));
+    }
 }

@@ -60,6 +60,10 @@ pub(crate) fn run(invocation: Invocation) -> Result<ExitCode, Failure> {
         as_it_is(&config)
     };
     let mut snapshot = exported.map_err(Failure::Request)?;
+    // Other programs ask the base of an adapter.
+    if snapshot.adapter_config.is_null() && snapshot.config.is_null() {
+        return Err(Failure::Request(anyhow!("there is no config.json")));
+    }
     name_format(&mut snapshot);
     let max_shard_bytes = CheckpointConfig::default().max_shard_bytes.get();
     tt_checkpoint::save_model(&config.out, snapshot, max_shard_bytes).map_err(|error| {
@@ -179,7 +183,7 @@ fn described(file: &dyn Fn(&str) -> Option<PathBuf>) -> anyhow::Result<Exported>
         None => Ok(None),
     };
     Ok(Snapshot {
-        config: json("config.json")?.context("there is no config.json")?,
+        config: json("config.json")?.unwrap_or_default(),
         generation_config: json("generation_config.json")?.unwrap_or_default(),
         assets: ASSETS.iter().filter_map(|name| file(name)).collect(),
         ..Snapshot::default()

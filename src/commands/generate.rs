@@ -88,7 +88,7 @@ pub(crate) fn run(invocation: Invocation) -> Result<ExitCode, Failure> {
     report_fallbacks(device);
     let continuation = tokenizer.decode_continuation(&ids, &tokens);
     let continuation = continuation.map_err(Failure::run)?;
-    out::line(format!("{prompt}{continuation}"));
+    out::text(format_args!("{prompt}{continuation}\n"));
     Ok(ExitCode::SUCCESS)
 }
 

@@ -3,7 +3,7 @@
 use tt_checkpoint::Checkpoint;
 use tt_collators::Pipeline;
 use tt_config::Composition;
-use tt_train::{StopFlag, TokenIds, TrainJob};
+use tt_train::{StopFlag, TokenIds, TrainJob, TrainerConfig};
 
 use crate::failure::Failure;
 use crate::out;
@@ -75,8 +75,13 @@ pub(crate) fn run_length(setup: &Setup, data: &Pipeline) -> Result<Option<u64>, 
     if config.num_epochs.is_none() || !setup.optimizers.needs_run_length() {
         return Ok(config.max_steps);
     }
-    // Packed rows can only be counted by encoding the data, as far as the run may go.
     out::line("counting the steps of the run, for the schedule of the learning rate");
+    count_steps(config, data)
+}
+
+/// Steps until the epochs are over, or `max_steps` are made; `None` of data without an end. Packed rows can only be counted
+/// by encoding the data, as far as the run may go.
+pub(crate) fn count_steps(config: &TrainerConfig, data: &Pipeline) -> Result<Option<u64>, Failure> {
     let per_step = (config.global_batch_size / config.micro_batch_size) as u64;
     let at_most = config.max_steps.map(|steps| steps.saturating_mul(per_step));
     let micro_batches = data.num_batches(at_most).map_err(Failure::run)?;

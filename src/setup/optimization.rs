@@ -129,6 +129,7 @@ impl PlannedOptimizers {
             all.push(Scheduled {
                 name: plan.name,
                 kind: plan.kind,
+                params: Some(own),
                 optimizer,
                 schedule,
             });

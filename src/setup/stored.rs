@@ -21,6 +21,8 @@ use crate::setup::adapter::peft;
 use crate::setup::pretrained::TOKENIZER;
 
 const CONFIG: &str = "config.json";
+/// Where a checkpoint of an adapter has it: beside `adapter_config.json` other programs would take it for a model's.
+const CONFIG_OF_BASE: &str = "trainer_state/config.json";
 
 /// A model and its parameters, read from a folder.
 pub(crate) struct Stored {
@@ -75,7 +77,7 @@ impl Stored {
         };
         // The adapter of a run has the model's config beside it; one of peft's is described by its base alone.
         let described = match &base_folder {
-            Some(base) if !folder.join(CONFIG).exists() => base,
+            Some(base) if !config_of(&folder).exists() => base,
             _ => &folder,
         };
         let model = read_model(described, plugins)?;
@@ -108,10 +110,10 @@ impl Stored {
     /// A file that lies beside the weights, or beside those of the base.
     pub(crate) fn file(&self, name: &str) -> Option<PathBuf> {
         let folders = [Some(&self.folder), self.base_folder.as_ref()];
-        let files = folders
-            .into_iter()
-            .flatten()
-            .map(|folder| folder.join(name));
+        let files = folders.into_iter().flatten().map(|folder| match name {
+            CONFIG => config_of(folder),
+            name => folder.join(name),
+        });
         files.into_iter().find(|file| file.is_file())
     }
 
@@ -169,9 +171,18 @@ fn neutral(base_dtype: BaseDType) -> LoraConfig {
     }
 }
 
+fn config_of(folder: &Path) -> PathBuf {
+    let of_base = folder.join(CONFIG_OF_BASE);
+    if of_base.exists() {
+        of_base
+    } else {
+        folder.join(CONFIG)
+    }
+}
+
 /// The model that `config.json` describes.
 fn read_model(folder: &Path, plugins: &Plugins) -> anyhow::Result<Arc<dyn Model>> {
-    let path = folder.join(CONFIG);
+    let path = config_of(folder);
     let config: Value = tt_disk::read_json(&path)?;
     let entry = plugins.model_of_checkpoint(&config)?;
     (entry.build.from_hf)(&config).with_context(|| path.display().to_string())

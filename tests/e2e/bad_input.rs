@@ -345,3 +345,40 @@ fn a_group_that_is_not_there_gets_the_nearest_name() {
         .with_code(2)
         .complains("did you mean the config group `trainer`? +trainer=lm");
 }
+
+#[test]
+fn a_checkpoint_of_another_model_is_shown_where_it_was_named() {
+    let place = Place::new();
+    place
+        .run_nano(&["trainer.max_steps=1", "hydra.run.dir=base"])
+        .with_code(0);
+    let refused = place.run(&[
+        "+model=llama",
+        "+trainer=lm",
+        "model.pretrained_url=base",
+        "hydra.run.dir=new",
+    ]);
+    refused
+        .with_code(2)
+        .complains("`model_type`: `qwen2`, this model is `llama`")
+        .complains("| model.pretrained_url=base");
+}
+
+#[test]
+fn control_characters_of_arguments_are_shown_and_not_obeyed() {
+    let place = Place::new();
+    for args in [
+        &["+trainer=l\rm"][..],
+        &["se\u{1b}[31med=1"],
+        &["inspect", "a\r\u{1b}[2Jb"],
+        &["--con\rfig"],
+    ] {
+        let stderr = place.run(args).with_code(2).stderr;
+        let is_plain = |c: char| c == '\n' || !c.is_control();
+        assert!(stderr.chars().all(is_plain), "{stderr:?}");
+        assert!(
+            stderr.contains(r"\r") || stderr.contains(r"\u{1b}"),
+            "{stderr}"
+        );
+    }
+}

@@ -42,6 +42,31 @@ fn bash_completes_groups_options_and_keys() {
         ),
         ("tpu-train hydra.ru", &["hydra.run.", "hydra.runtime."]),
         ("tpu-train see", &["seed="]),
+        ("tpu-train precision=", &["f32", "bf16", "fp16"]),
+        ("tpu-train -m precision=f32,b", &["f32,bf16"]),
+        ("tpu-train debug=t", &["true"]),
+        (
+            "tpu-train +trainer=lm trainer.bad_steps.action=",
+            &["stop", "skip"],
+        ),
+        (
+            "tpu-train +trainer=lm trainer.spike_guard.action=",
+            &["warn", "null"],
+        ),
+        (
+            "tpu-train +trainer=lm trainer.optimizer.type=a",
+            &["adamw.AdamW"],
+        ),
+        // An option of what the other words choose.
+        (
+            "tpu-train +trainer=lm trainer/optimizer=muon trainer.optimizer.kwargs.nesterov=",
+            &["true", "false"],
+        ),
+        (
+            "tpu-train +model=qwen2 model.tie_word_embeddings=f",
+            &["false"],
+        ),
+        ("tpu-train +data=text data.dataset.url=", &["text"]),
     ] {
         let offered = offered(&place, line);
         for candidate in expected {

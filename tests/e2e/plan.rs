@@ -184,3 +184,26 @@ fn data_that_is_not_there_is_refused() {
         .with_code(2)
         .complains("`data.path`: no such file: absent.txt");
 }
+
+#[test]
+fn the_steps_of_epochs_are_counted_in_the_data() {
+    let place = Place::new();
+    let text: String = (0..80)
+        .map(|i| format!("On day {i} the cat found {} mice.\n\n", i * 7 % 31))
+        .collect();
+    place.write("text.txt", &text);
+    let nano = crate::harness::nano(&[
+        "data=text",
+        "data.path=text.txt",
+        "data.tokenizer.vocab_size=300",
+        "trainer.sample.count=0",
+        "trainer.num_epochs=2",
+    ]);
+    let planned = plan(&place, &nano)["run"]["steps"].as_u64().unwrap();
+    let at_most = plan(&place, &[&nano[..], &["trainer.max_steps=3"]].concat());
+    assert_eq!(at_most["run"]["steps"], 3);
+    let args = [&nano[..], &["hydra.run.dir=run"]].concat();
+    place.run(&args).with_code(0);
+    let summary = RunFolder(place.path().join("run")).json("summary.json");
+    assert_eq!(summary["steps"].as_u64(), Some(planned));
+}

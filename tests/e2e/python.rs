@@ -161,7 +161,7 @@ fn peft_and_transformers_compute_our_logits_from_our_adapters() {
     assert_eq!(results.len(), names.len());
     for (name, result) in names.iter().zip(results) {
         let difference = |of: &str| result[of].as_f64().expect("a number");
-        for of in ["adapter", "merged", "merged_by_peft"] {
+        for of in ["adapter", "by_transformers", "merged", "merged_by_peft"] {
             assert!(difference(of) < 1e-4, "{name}: {result}");
         }
         assert!(

@@ -4,7 +4,7 @@ usage: compare_adapter.py ADAPTER MERGED OURS [ADAPTER MERGED OURS ...]
 
 ADAPTER is a folder in peft's layout, MERGED the folder of a whole model; OURS is a safetensors file with input_ids [B, T]
 (i64) and logits [B, T, V] (f32). Prints a JSON object for each triple, in a list: the largest differences from OURS of the base
-with the adapter, of peft's own merge, of MERGED, and of the base alone.
+with the adapter, of the same as transformers alone loads it, of peft's own merge, of MERGED, and of the base alone.
 """
 
 import json
@@ -34,6 +34,7 @@ def compare(adapter, merged, ours):
     return {
         "base": difference(model(base)),
         "adapter": difference(adapted),
+        "by_transformers": difference(model(adapter)),
         "merged": difference(model(merged)),
         "merged_by_peft": difference(adapted.merge_and_unload()),
     }

@@ -5,8 +5,8 @@
 //!   config.json  generation_config.json  tokenizer.json ...
 //!   model.safetensors                       or, above `max_shard_bytes`:
 //!   model-00001-of-00003.safetensors ...    with model.safetensors.index.json
-//!                                           or, of an adapter, as peft lays it:
-//!   adapter_config.json  adapter_model.safetensors
+//!                                           or, of an adapter, as peft lays it, without config.json:
+//!   adapter_config.json  adapter_model.safetensors  trainer_state/config.json
 //!   trainer_state/optimizer.safetensors  trainer_state/state.json
 //!   manifest.json
 //! ```
@@ -37,6 +37,8 @@ pub(crate) const CONFIG: &str = "config.json";
 pub(crate) const GENERATION_CONFIG: &str = "generation_config.json";
 pub(crate) const STATE_DIR: &str = "trainer_state";
 pub(crate) const OPTIMIZER: &str = "trainer_state/optimizer.safetensors";
+/// The model's config beside an adapter: with a `config.json` in its folder, transformers looks there for a whole model.
+pub(crate) const CONFIG_OF_BASE: &str = "trainer_state/config.json";
 pub(crate) const STATE: &str = "trainer_state/state.json";
 
 /// Everything that a checkpoint holds. Its tensors are read while they are written.
@@ -47,7 +49,7 @@ pub struct Snapshot<T = HostTensor> {
     pub model: TensorMap<T>,
     /// Becomes `adapter_config.json`: `model` then holds an adapter's weights. Null for a whole model.
     pub adapter_config: Value,
-    /// Becomes `config.json`.
+    /// Becomes `config.json`, beside an adapter that of the trainer's state.
     pub config: Value,
     /// Becomes `generation_config.json`; left out if null.
     pub generation_config: Value,
@@ -131,6 +133,10 @@ impl Outline {
     pub(crate) fn write(&self, dir: &Path, data: &mut dyn Data) -> Result<Vec<FileEntry>> {
         let mut files = self.write_model(dir, data)?;
         disk::create_dir(&dir.join(STATE_DIR))?;
+        if !self.adapter_config.is_null() {
+            let text = manifest::to_json(&self.config);
+            files.push(disk::write_file(dir, CONFIG_OF_BASE, &text)?);
+        }
         files.push(self.optimizer.write(dir, data)?);
         files.push(disk::write_file(
             dir,
@@ -144,11 +150,11 @@ impl Outline {
 
     /// Writes what other programs read into the empty folder `dir`, for the caller to sync: configs, weights, assets.
     pub(crate) fn write_model(&self, dir: &Path, data: &mut dyn Data) -> Result<Vec<FileEntry>> {
-        let mut files = vec![disk::write_file(
-            dir,
-            CONFIG,
-            &manifest::to_json(&self.config),
-        )?];
+        let mut files = Vec::new();
+        if self.adapter_config.is_null() {
+            let text = manifest::to_json(&self.config);
+            files.push(disk::write_file(dir, CONFIG, &text)?);
+        }
         if !self.generation_config.is_null() {
             let text = manifest::to_json(&self.generation_config);
             files.push(disk::write_file(dir, GENERATION_CONFIG, &text)?);

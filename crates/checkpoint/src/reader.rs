@@ -98,8 +98,11 @@ impl Checkpoint {
         Weights::open(&self.dir.join(layout::OPTIMIZER))
     }
 
-    /// `config.json`.
+    /// The model's `config.json`.
     pub fn config(&self) -> Result<Value> {
+        if self.dir.join(layout::CONFIG_OF_BASE).exists() {
+            return self.json(layout::CONFIG_OF_BASE);
+        }
         self.json(layout::CONFIG)
     }
 

@@ -86,6 +86,7 @@ pub use info::Part;
 pub use interpolation::resolve::Missing;
 pub use ordered::Ordered;
 pub use origin::{Choice, Layer, Origin, Place, SourceFile, Span};
+pub use schema::key_options;
 pub use sweep::ComposedJob;
 pub use table::{Entry, Table};
 pub use value::{Key, KeyKind, MISSING, Map, Node, Value};

@@ -14,6 +14,12 @@ pub enum Error {
         got: Shape,
         expected: Shape,
     },
+    #[error("`{path}` cannot be drawn: its {what} is {value}")]
+    Init {
+        path: String,
+        what: &'static str,
+        value: f32,
+    },
     #[error("`{pattern}` is no glob: {why}")]
     Glob { pattern: String, why: String },
     #[error("{positions} positions, but the model allows {max}")]

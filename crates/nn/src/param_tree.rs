@@ -26,6 +26,21 @@ pub enum Init {
     },
 }
 
+impl Init {
+    fn check(self, path: &str) -> Result<()> {
+        let (what, value) = match self {
+            Self::Normal { std } => ("standard deviation", std),
+            Self::Uniform { bound } => ("bound", bound),
+            Self::Zeros | Self::Ones => return Ok(()),
+        };
+        if value.is_finite() {
+            return Ok(());
+        }
+        let path = path.to_owned();
+        Err(Error::Init { path, what, value })
+    }
+}
+
 /// What a module says of one of its parameters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParamSpec {
@@ -52,8 +67,9 @@ pub enum ParamKind {
 }
 
 impl ParamSpec {
-    /// Initial values; those of one path do not depend on what else there is.
+    /// Initial values; those of one path do not depend on what else there is. Error: they would not be finite.
     pub fn draw(&self, seed: Seed, device: Device) -> Result<Tensor> {
+        self.init.check(&self.path)?;
         let (shape, seed) = (self.shape.clone(), seed.fold_str(&self.path));
         Ok(match self.init {
             Init::Zeros => Tensor::zeros(shape, device)?,

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use tt_collators::Baselines;
 use tt_metrics::{Scalars, Summary};
-use tt_train::{BadStep, Cause, Finding, Outcome, Place};
+use tt_train::{BadStep, Cause, Outcome};
 
 use crate::program;
 use crate::quote;
@@ -134,9 +134,10 @@ fn extended(arguments: &[String], run_dir: &RunDir, outcome: &Outcome) -> String
 
 /// What to do about a run that a step has ended.
 pub fn advice(bad: &BadStep, run_dir: &RunDir, arguments: &[String]) -> String {
-    let is_weight = |finding: &Finding| finding.place == Place::Weight;
-    if bad.finding.as_ref().is_some_and(is_weight) {
-        return "no batch is to blame: begin with weights that are finite".to_owned();
+    if bad.is_in_weights() {
+        return "no batch is to blame: begin with weights that are finite, or go on from a checkpoint of finite ones with \
+                resume=CHECKPOINT"
+            .to_owned();
     }
     if bad.skipped_before > 0 {
         return "too many in a row for the data to be to blame: go on from an earlier checkpoint with resume=CHECKPOINT, \

@@ -17,6 +17,13 @@ pub enum Error {
         got: DType,
         expected: DType,
     },
+    /// A value that a parameter cannot take.
+    #[error("`{path}` is {expected} and is to be set to {got}")]
+    Parameter {
+        path: String,
+        expected: String,
+        got: String,
+    },
     #[error("{op}: operands are on different devices")]
     DeviceMismatch { op: &'static str },
     #[error("{op}: {why}")]

@@ -73,10 +73,14 @@ impl Parameter {
     /// Replaces the value. Error: another shape or dtype.
     pub fn set(&self, value: Tensor) -> Result<()> {
         let mut current = self.value.write().expect("no panic while replacing");
-        if current.dims() != value.dims() {
-            return Err(Error::shapes("set", current.shape(), value.shape()));
+        if current.dims() != value.dims() || current.dtype() != value.dtype() {
+            let described = |it: &Tensor| format!("{:?} of {:?}", it.dims(), it.dtype());
+            return Err(Error::Parameter {
+                path: self.path.clone(),
+                expected: described(&current),
+                got: described(&value),
+            });
         }
-        value.expect_dtype("set", current.dtype())?;
         *current = value.detach();
         Ok(())
     }

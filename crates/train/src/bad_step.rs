@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use crate::finding::Finding;
+use crate::finding::{Finding, Place};
 use crate::guard::Cause;
 
 /// A step that was skipped or ended its run.
@@ -19,6 +19,14 @@ pub struct BadStep {
     pub skipped_before: u64,
     /// Where its batch and a report are.
     pub dump: Option<PathBuf>,
+}
+
+impl BadStep {
+    /// Whether it was the weights that were not finite, which no other batch mends.
+    pub fn is_in_weights(&self) -> bool {
+        let finding = self.finding.as_ref();
+        finding.is_some_and(|finding| finding.place == Place::Weight)
+    }
 }
 
 impl fmt::Display for BadStep {

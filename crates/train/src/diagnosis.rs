@@ -33,6 +33,7 @@ pub(crate) fn first_non_finite(
             micro_batch: None,
             rows: Vec::new(),
             values,
+            changed_by: None,
         }));
     }
     let replay = Replay {
@@ -108,6 +109,7 @@ impl Replay<'_> {
             micro_batch: Some(micro),
             rows: found.rows,
             values: found.values,
+            changed_by: None,
         }))
     }
 

@@ -30,8 +30,9 @@ pub enum Error {
         path: PathBuf,
         source: std::io::Error,
     },
-    /// A step that ends the run. No weight has changed; the state before it is in `checkpoint`, if a step had been made.
-    #[error("{bad}\n  no weight has changed{}", saved(checkpoint.as_deref()))]
+    /// A step that ends the run. No weight has changed; the state before it is in `checkpoint`, if a step had been made
+    /// and its weights were finite.
+    #[error("{bad}\n  {}", saved(bad, checkpoint.as_deref()))]
     BadStep {
         bad: Box<BadStep>,
         checkpoint: Option<PathBuf>,
@@ -83,10 +84,14 @@ pub enum Error {
     Tensor(#[from] tt_tensor::Error),
 }
 
-fn saved(checkpoint: Option<&Path>) -> String {
-    match checkpoint {
-        Some(path) => format!(": the state before the step is in {}", path.display()),
-        None => String::new(),
+fn saved(bad: &BadStep, checkpoint: Option<&Path>) -> String {
+    match checkpoint.map(Path::display) {
+        Some(path) if bad.is_in_weights() => {
+            format!("nothing was saved; the last checkpoint is {path}")
+        }
+        None if bad.is_in_weights() => "nothing was saved".to_owned(),
+        Some(path) => format!("no weight has changed: the state before the step is in {path}"),
+        None => "no weight has changed".to_owned(),
     }
 }
 

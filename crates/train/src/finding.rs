@@ -17,6 +17,15 @@ pub struct Finding {
     /// The rows of the micro-batch that it came of, counted from 0; empty where they cannot be told apart.
     pub rows: Vec<usize>,
     pub values: Values,
+    /// Of a weight that this process has changed.
+    pub changed_by: Option<ChangedBy>,
+}
+
+/// What changed a weight last, whose gradient was finite then.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ChangedBy {
+    pub optimizer: String,
+    pub step: u64,
 }
 
 /// Where in a step a tensor is made.
@@ -81,10 +90,17 @@ impl fmt::Display for Finding {
         let (tensor, values) = (&self.tensor, &self.values);
         match self.place {
             Place::Weight => {
-                return write!(
+                write!(
                     f,
                     "the weight `{tensor}` was not finite before the step: {values}"
-                );
+                )?;
+                return match &self.changed_by {
+                    None => Ok(()),
+                    Some(ChangedBy { optimizer, step }) => write!(
+                        f,
+                        "; the optimizer {optimizer} changed it last, at step {step}, by a finite gradient"
+                    ),
+                };
             }
             Place::Forward => write!(
                 f,

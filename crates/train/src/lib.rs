@@ -66,7 +66,7 @@ pub use config::{
 };
 pub use device_batch::DeviceBatch;
 pub use error::{Error, Result};
-pub use finding::{Finding, Place, Values};
+pub use finding::{ChangedBy, Finding, Place, Values};
 pub use guard::{BadStepAction, BadStepsConfig, Cause, GuardState, StepGuard, Verdict};
 pub use job::{Ending, Outcome, Prepared, TrainJob, check_length, check_vocabulary};
 pub use loss::{Loss, Mean};

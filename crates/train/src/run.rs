@@ -20,6 +20,7 @@ use crate::bad_step_dump::dump;
 use crate::config::TrainerConfig;
 use crate::diagnosis::first_non_finite;
 use crate::error::{Error, Result};
+use crate::finding::{ChangedBy, Finding, Place};
 use crate::guard::{Cause, Verdict};
 use crate::job::{Ending, Outcome, Prepared};
 use crate::snapshot::snapshot;
@@ -63,6 +64,8 @@ pub(crate) struct Run {
     trained: Duration,
     trained_tokens: u64,
     train_loss: Option<f32>,
+    /// The last step of this process that changed weights.
+    last_applied: Option<u64>,
     started: Instant,
 }
 
@@ -100,6 +103,7 @@ impl Run {
             trained: Duration::ZERO,
             trained_tokens: 0,
             train_loss: None,
+            last_applied: None,
             started: Instant::now(),
         })
     }
@@ -215,6 +219,7 @@ impl Run {
         let (loss_scale, skipped_before) = (guard.loss_scale(), guard.skipped_in_a_row());
         let output = self.trainer.train_step(&mut self.training, &batches)?;
         let elapsed = started.elapsed();
+        self.report_idle_parameters(step);
 
         let ids = batches.iter().flat_map(|batch| &batch.segment_ids);
         let tokens = ids.filter(|&&segment| segment != 0).count() as u64;
@@ -238,6 +243,9 @@ impl Run {
             skipped_before,
             dump: None,
         };
+        if matches!(output.verdict, Verdict::Apply | Verdict::Warn(_)) {
+            self.last_applied = Some(step);
+        }
         match &output.verdict {
             Verdict::Apply => {}
             Verdict::Warn(spike) => {
@@ -265,6 +273,21 @@ impl Run {
             .for_each(|batch| self.loader.recycle(batch));
         self.batches = batches;
         Ok(())
+    }
+
+    /// Once, of the first step: a parameter that the model has and does not use is never trained.
+    fn report_idle_parameters(&mut self, step: u64) {
+        let idle = self.training.without_gradient.as_mut().map(std::mem::take);
+        let Some([first, more @ ..]) = idle.as_deref() else {
+            return;
+        };
+        let more = match more.len() {
+            0 => String::new(),
+            count => format!(" and {count} more"),
+        };
+        self.metrics.message(&format!(
+            "warning: step {step}: no gradient for `{first}`{more}: the loss does not depend on it, and it stays as it is"
+        ));
     }
 
     fn log(
@@ -310,7 +333,7 @@ impl Run {
         };
         if bad.cause == Cause::NonFinite {
             match first_non_finite(&self.training, &*self.trainer, bad.step, batches) {
-                Ok(finding) => bad.finding = finding,
+                Ok(finding) => bad.finding = finding.map(|it| self.with_culprit(it)),
                 Err(error) => warn(&mut self.metrics, error),
             }
         }
@@ -321,10 +344,22 @@ impl Run {
         bad
     }
 
-    /// Saves the state before a step that ends the run.
+    /// Of a weight: which optimizer has changed it last, and when.
+    fn with_culprit(&self, mut finding: Finding) -> Finding {
+        if let (Place::Weight, Some(step)) = (finding.place, self.last_applied) {
+            let optimizer = self.training.optimizers.owner(&finding.tensor);
+            finding.changed_by = optimizer.map(|optimizer| ChangedBy { optimizer, step });
+        }
+        finding
+    }
+
+    /// Saves the state before a step that ends the run, unless its weights are lost: then the checkpoint before is
+    /// what there is to go on from.
     fn refused(&mut self, bad: BadStep) -> Error {
+        let is_lost = bad.is_in_weights();
         let saved = match self.training.step {
             0 => Ok(()),
+            _ if is_lost => self.wait(),
             _ => self.save().and_then(|()| self.wait()),
         };
         if let Err(error) = saved {

@@ -31,6 +31,7 @@ pub(crate) fn snapshot(
         Some(adapted) => adapted.saved(&training.params)?,
         None => (Value::Null, whole_model(training)),
     };
+    training.optimizers.check_slots()?;
     let slots = training.optimizers.slots().map(|(name, slot)| {
         let key = slot_key(name, &slot.parameter, slot.name);
         (key, SavedTensor::new(slot.value, slot.shard))

@@ -9,7 +9,7 @@ use tt_collators::Batch;
 use tt_metrics::Scalar;
 use tt_models::Model;
 use tt_nn::Forward;
-use tt_tensor::{Tape, Tensor, fused};
+use tt_tensor::{Parameter, Tape, Tensor, fused};
 
 use crate::Loss;
 use crate::device_batch::DeviceBatch;
@@ -80,6 +80,9 @@ impl Training {
                 step: self.step + 1,
             });
         }
+        if self.without_gradient.is_none() {
+            self.without_gradient = Some(self.idle_parameters());
+        }
         let squares = fused::sum_squares(self.device, count, self.gradients())?;
         let squares = self.reduce.sum_squares(squares)?;
         let (grad_scale, grad_norm) =
@@ -147,7 +150,7 @@ impl Training {
         let due = |interval: u64| (self.step + 1).is_multiple_of(interval);
         let wants_metrics = self.metrics_interval.is_some_and(due);
         self.optimizers
-            .step(self.step, &grad_scale, wants_metrics)?;
+            .step(&self.params, self.step, &grad_scale, wants_metrics)?;
         if !wants_metrics {
             return Ok(Vec::new());
         }
@@ -171,6 +174,14 @@ impl Training {
         for (_, parameter) in self.params.iter() {
             parameter.take_grad();
         }
+    }
+
+    /// Those to be trained on which no loss of the step depends.
+    fn idle_parameters(&self) -> Vec<String> {
+        let idle =
+            |(_, it): &(_, &std::sync::Arc<Parameter>)| it.is_trainable() && it.grad().is_none();
+        let idle = self.params.iter().filter(idle);
+        idle.map(|(spec, _)| spec.path.clone()).collect()
     }
 
     fn gradients(&self) -> impl Iterator<Item = Tensor> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tt_models::Model;
+use tt_models::{Checked, Model};
 use tt_nn::{Forward, ParamTree, Recompute};
 use tt_optimizers::Optimizers;
 use tt_tensor::{Device, GradientHook, Precision, Seed, Tape};
@@ -37,6 +37,8 @@ pub struct Training {
     pub reduce: Box<dyn Reduce>,
     /// Asks for the end of the run, in the middle of a step too.
     pub stop: StopFlag,
+    /// Parameters that the first step of this process had no gradient for, until they are told.
+    pub(crate) without_gradient: Option<Vec<String>>,
     /// Kept from step to step, so that recording does not allocate.
     pub(crate) tape: Tape,
 }
@@ -58,7 +60,7 @@ impl Training {
         device: Device,
     ) -> Self {
         Self {
-            model,
+            model: Arc::new(Checked(model)),
             params,
             optimizers,
             clipping: Clipping::default(),
@@ -72,6 +74,7 @@ impl Training {
             guard: StepGuard::default(),
             reduce: Box::new(Local),
             stop: StopFlag::default(),
+            without_gradient: None,
             tape: Tape::new(),
         }
     }

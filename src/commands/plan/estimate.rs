@@ -1,7 +1,8 @@
 //! What a run takes.
 //!
 //! The run is rehearsed on a device without memory ([`tt_train::Rehearsal`]), so everything that shapes it is in the
-//! figures. The data set is not opened: rows count as full, of `data.sequence_length` tokens.
+//! figures. Rows count as full, of `data.sequence_length` tokens; the data set is opened only to count the steps of
+//! `trainer.num_epochs`.
 
 use tt_config::Composition;
 use tt_tensor::MetaDevice;
@@ -9,7 +10,7 @@ use tt_train::{Footprint, Rehearsal, TrainerConfig};
 
 use crate::failure::Failure;
 use crate::invocation::Invocation;
-use crate::setup::Setup;
+use crate::setup::{Setup, job};
 
 /// What a process holds besides tensors: the program, its threads, a tokenizer, prefetched batches. Measured on runs of
 /// a model of 0.1 M parameters with the embedded stories; data that is held in memory comes on top.
@@ -20,6 +21,8 @@ pub(super) struct Estimate {
     pub(super) model: String,
     pub(super) trainer: TrainerConfig,
     pub(super) sequence_length: usize,
+    /// Of the run; `None` where its epochs decide, see [`steps`].
+    pub(super) steps: Option<u64>,
     pub(super) footprint: Footprint,
     /// Activations of the same run without remat, if it has any.
     pub(super) activations_without_remat: Option<u64>,
@@ -43,6 +46,7 @@ impl Estimate {
         };
         Ok(Self {
             model,
+            steps: trainer.max_steps.filter(|_| trainer.num_epochs.is_none()),
             trainer,
             sequence_length,
             footprint,
@@ -53,6 +57,17 @@ impl Estimate {
     pub(super) fn peak_bytes(&self) -> u64 {
         self.footprint.peak + PROCESS_BYTES
     }
+}
+
+/// Steps of the run, counted in its data where epochs decide; `None` of data without an end.
+pub(super) fn steps(invocation: &Invocation) -> Result<Option<u64>, Failure> {
+    let setup = Setup::read(invocation)?;
+    let config = &setup.trainer_config;
+    if config.num_epochs.is_none() {
+        return Ok(config.max_steps);
+    }
+    let data = setup.open_data(&invocation.composition, None)?;
+    job::count_steps(config, &data)
 }
 
 fn rehearse(

@@ -45,7 +45,7 @@ impl Estimate {
             tokens_per_step: tokens,
             flops_per_step: self.footprint.flops_per_step,
             model_flops_per_step: 6 * self.parameters().total * tokens,
-            steps: self.trainer.max_steps,
+            steps: self.steps,
         }
     }
 }

@@ -16,7 +16,8 @@ pub(crate) fn run(invocation: Invocation) -> Result<ExitCode, Failure> {
     // Kernels take scratch for each thread.
     let device = Setup::read(&invocation)?.config.device;
     device.start_threads()?;
-    let estimate = Estimate::of(&invocation)?;
+    let mut estimate = Estimate::of(&invocation)?;
+    estimate.steps = estimate::steps(&invocation)?;
     let options = &invocation.options;
     let own = options.memory_bytes.or(device.memory_bytes());
     let memory = own.or_else(tt_metrics::memory_bytes);

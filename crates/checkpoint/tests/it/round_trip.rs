@@ -233,7 +233,6 @@ fn an_adapter_lies_as_peft_lays_it_and_is_verified_like_a_model() {
         [
             "adapter_config.json",
             "adapter_model.safetensors",
-            "config.json",
             "generation_config.json",
             "manifest.json",
             "trainer_state"

@@ -3,8 +3,10 @@
 //! It knows what `schemars` writes for Rust types: references, options, enums, tagged enums,
 //! flattened structs, ranges. serde would stop at the first problem and does not know lines.
 
+mod options;
 mod rules;
 
+pub use options::key_options;
 pub(crate) use rules::{follow, join, list};
 
 use rules::{

@@ -160,6 +160,42 @@ fn products_larger_than_a_tile_match_the_reference() -> Result<()> {
     Ok(())
 }
 
+/// The numbers along `k` are summed in the order that their count alone decides: a library that cuts them by the sizes of
+/// the caches (as `gemm` does) has other bits on another machine, on some of the shapes here on any.
+#[test]
+fn products_have_the_bits_of_sums_cut_by_the_shape_alone() -> Result<()> {
+    let is_fused = !cfg!(target_arch = "x86_64") || tt_cpu::isa::isa() != "generic";
+    let add = |x: f32, y: f32, sum: f32| {
+        if is_fused {
+            x.mul_add(y, sum)
+        } else {
+            x * y + sum
+        }
+    };
+    for (m, k, n) in [(1, 1000, 17), (7, 384, 70), (40, 385, 33), (64, 1300, 130)] {
+        let (a, b) = (random(m * k, 1), random(k * n, 2));
+        let len = usize::div_ceil(k, k.div_ceil(384));
+        let want = (0..m * n).map(|at| {
+            let (row, col) = (at / n, at % n);
+            let blocks = (0..k).step_by(len).map(|first| {
+                let block = first..k.min(first + len);
+                block.fold(0.0, |sum, p| add(a[row * k + p], b[p * n + col], sum))
+            });
+            blocks.reduce(|out, block| out + block).expect("a block")
+        });
+        let want: Vec<u32> = want.map(f32::to_bits).collect();
+        let mut out = zeros(m * n);
+        let (a, b) = (
+            Operand::f32(a.clone(), (m, k)),
+            Operand::f32(b.clone(), (k, n)),
+        );
+        CpuStorage::matmul_into(a.view(), b.view(), &mut out, Write::Assign)?;
+        let got = f32s(&out).iter().map(|x| x.to_bits());
+        assert!(got.eq(want), "{m}x{k}x{n}");
+    }
+    Ok(())
+}
+
 #[test]
 fn empty_products_are_empty_or_zero() -> Result<()> {
     for (m, k, n) in [(0, 3, 4), (3, 4, 0)] {

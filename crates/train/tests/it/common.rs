@@ -1,12 +1,12 @@
 //! A tiny run: four micro-batches of two rows a step.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use serde_json::json;
 use tt_collators::{Pipeline, PipelineOptions};
 use tt_data::{DataConfig, TokenizerConfig};
-use tt_metrics::{Jsonl, Metrics};
+use tt_metrics::{Jsonl, Metrics, Record, Sink, SinkResult};
 use tt_models::{Model, Qwen2Config, Qwen2ForCausalLM};
 use tt_nn::{Forward, ParamTree};
 use tt_optimizers::{AdamW, AdamWConfig, CosineOptions, Optimizers, SchedulePlan, Shape};
@@ -81,6 +81,33 @@ pub fn job(max_steps: u64, trainer: impl Trainer + 'static, stop: StopFlag) -> T
 /// The record of a run in `run_dir`.
 pub fn metrics(run_dir: &Path) -> Metrics {
     Metrics::new(Jsonl::create(&run_dir.join("metrics.jsonl")).unwrap())
+}
+
+/// [`metrics`], and what the run has to say.
+pub fn listened(run_dir: &Path) -> (Metrics, Messages) {
+    let messages = Messages::default();
+    let metrics = metrics(run_dir).with(messages.clone());
+    (metrics, messages)
+}
+
+#[derive(Clone, Default)]
+pub struct Messages(Arc<Mutex<Vec<String>>>);
+
+impl Messages {
+    pub fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock().unwrap())
+    }
+}
+
+impl Sink for Messages {
+    fn record(&mut self, _: &Record, _: u64) -> SinkResult {
+        Ok(())
+    }
+
+    fn message(&mut self, text: &str) -> SinkResult {
+        self.0.lock().unwrap().push(text.to_owned());
+        Ok(())
+    }
 }
 
 /// Cross-entropy of the next token.

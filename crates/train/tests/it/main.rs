@@ -2,5 +2,7 @@
 
 mod common;
 mod contract;
+mod model_contract;
+mod optimizer_contract;
 mod ranks;
 mod stop;
