@@ -113,6 +113,7 @@ impl Pipeline {
         Ok(pipeline)
     }
 
+    /// What made the tokens.
     pub fn tokenizer(&self) -> &Arc<Tokenizer> {
         &self.tokenizer
     }

@@ -1,5 +1,7 @@
 //! Errors of optimizers and schedules.
 
+/// What can go wrong in making an optimizer, a step, or in taking up a state.
+#[expect(missing_docs, reason = "a variant's message says what it is of")]
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("optimizer state `{slot}` of `{parameter}`: {why}")]
@@ -16,4 +18,5 @@ pub enum Error {
     Tensor(#[from] tt_tensor::Error),
 }
 
+/// What is made, or why not.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -11,10 +11,13 @@ pub const MAIN: &str = "main";
 
 /// An optimizer with its schedule.
 pub struct Scheduled {
+    /// As checkpoints and messages call it.
     pub name: String,
     /// Its type as the table of optimizers calls it.
     pub kind: String,
+    /// What changes the weights.
     pub optimizer: Box<dyn Optimizer>,
+    /// What multiplies its rate.
     pub schedule: Schedule,
 }
 
@@ -80,10 +83,12 @@ impl Optimizers {
         }
     }
 
+    /// How many there are.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
+    /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -15,7 +15,9 @@ const ROUNDS: u64 = 6;
 /// This process's share of the data: rank `rank` of `world`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shard {
+    /// Which of the ranks this is, from 0.
     pub rank: u64,
+    /// How many ranks share the data.
     pub world: u64,
 }
 
