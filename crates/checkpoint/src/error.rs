@@ -8,6 +8,7 @@ use std::{
 
 use crate::bytes::Bytes;
 
+/// What is read or written, or why not.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why the bytes of a tensor that is to be written could not be had.
