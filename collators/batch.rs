@@ -14,8 +14,11 @@ use crate::spec::BatchSpec;
 /// The label of a token stands at the token; [`Prediction`] tells which output of the model is compared with it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Batch {
+    /// Rows: `B` of the shapes.
     pub rows: usize,
+    /// Tokens of a row, padding included: `T` of the shapes.
     pub seq_len: usize,
+    /// `[B, T]`, row by row.
     pub input_ids: Vec<u32>,
     /// [`IGNORE`] at padding, and for [`Prediction::NextToken`] at the first token of each segment, so that no document
     /// predicts the next.
@@ -27,6 +30,7 @@ pub struct Batch {
     pub position_ids: Vec<u32>,
     /// What the collator adds.
     pub fields: Vec<(Field, Values)>,
+    /// What the labels are compared with.
     pub prediction: Prediction,
     /// Labels that the loss counts.
     pub num_targets: usize,

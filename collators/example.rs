@@ -12,7 +12,9 @@ const TOKENS_PER_ROW: usize = 512;
 /// what else the collator has declared.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Example {
+    /// The tokens.
     pub input_ids: Vec<u32>,
+    /// As many labels; see [`Example::label_all`] and [`Example::label_none`].
     pub labels: Vec<i64>,
     pub(crate) fields: Vec<(Field, Values)>,
 }

@@ -24,7 +24,9 @@ pub(crate) const STANDARD: [Field; 4] = [
 /// A field of a batch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Field {
+    /// What a trainer asks for it by.
     pub name: &'static str,
+    /// What there is one value of.
     pub per: Per,
     /// What stands where there is no token, or no target.
     pub padding: Padding,
@@ -44,28 +46,38 @@ pub enum Per {
 /// A number of one of the types that fields have.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Padding {
+    /// Padding of a field of f32.
     F32(f32),
+    /// Padding of a field of i64.
     I64(i64),
+    /// Padding of a field of u32.
     U32(u32),
 }
 
 /// The numbers of a field.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Values {
+    /// Numbers that are computed with.
     F32(Vec<f32>),
+    /// Whole numbers with a sign, such as labels.
     I64(Vec<i64>),
+    /// Whole numbers without one, such as ids.
     U32(Vec<u32>),
 }
 
 /// The numbers of a field, lent.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Slice<'a> {
+    /// Of f32.
     F32(&'a [f32]),
+    /// Of i64.
     I64(&'a [i64]),
+    /// Of u32.
     U32(&'a [u32]),
 }
 
 impl Field {
+    /// A field of the type that its padding has.
     pub const fn new(name: &'static str, per: Per, padding: Padding) -> Self {
         Self { name, per, padding }
     }
@@ -175,6 +187,7 @@ impl Values {
         }
     }
 
+    /// Their values, to be read.
     pub fn as_slice(&self) -> Slice<'_> {
         match self {
             Self::F32(values) => Slice::F32(values),
@@ -183,6 +196,7 @@ impl Values {
         }
     }
 
+    /// How many there are.
     pub fn len(&self) -> usize {
         match self {
             Self::F32(values) => values.len(),
@@ -191,6 +205,7 @@ impl Values {
         }
     }
 
+    /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

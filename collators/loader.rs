@@ -34,6 +34,7 @@ const MOST_EMPTY_ROWS: u64 = 100_000;
 pub struct BatchShape {
     /// Rows of the batch; of a collator that makes several of a row of data, rows of data.
     pub rows: usize,
+    /// Tokens of a row.
     pub seq_len: usize,
     /// What stands where there is no token.
     pub pad_id: u32,

@@ -112,6 +112,7 @@ impl Pipeline {
         Ok(pipeline)
     }
 
+    /// What made the tokens.
     pub fn tokenizer(&self) -> &Arc<Tokenizer> {
         &self.tokenizer
     }

@@ -9,8 +9,11 @@ use crate::layout::{Layout, Prediction};
 /// What a collator declares of its batches.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BatchSpec {
+    /// How examples lie in rows.
     pub layout: Layout,
+    /// What the labels are compared with.
     pub prediction: Prediction,
+    /// What there is besides tokens and labels.
     pub fields: Vec<Field>,
 }
 

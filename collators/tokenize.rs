@@ -40,6 +40,7 @@ pub struct TokenizeCollator {
 }
 
 impl TokenizeCollator {
+    /// A collator for a tokenizer's tokens.
     pub fn new(config: TokenizeConfig, tokenizer: Arc<Tokenizer>) -> Self {
         Self { config, tokenizer }
     }

@@ -1,5 +1,7 @@
 //! Errors of model construction and of the forward pass.
 
+/// What can go wrong in building a model, or in its forward pass.
+#[expect(missing_docs, reason = "a variant's message says what it is of")]
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A configuration that cannot be built; says which key and why.
@@ -23,4 +25,5 @@ pub enum Error {
     Tensor(#[from] tt_tensor::Error),
 }
 
+/// What is made, or why not.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -17,6 +17,7 @@ pub struct HfConfig<'a>(pub &'a Value);
 pub struct HfRope {
     /// Base of the frequencies, if it is there.
     pub theta: Option<f64>,
+    /// How frequencies are scaled for longer contexts; `None`: not at all.
     pub scaling: Option<RopeScaling>,
 }
 
@@ -31,6 +32,7 @@ impl HfConfig<'_> {
         }
     }
 
+    /// The value of a key. Error: it is missing, or of another type.
     pub fn require<T: DeserializeOwned>(&self, key: &str) -> Result<T> {
         self.get(key)?
             .ok_or_else(|| Error::HfConfig(format!("`{key}` is missing")))

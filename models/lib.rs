@@ -20,6 +20,7 @@
 //!
 //! To add a model: a file, a line in [`TABLE`], a YAML under `configs/model/`, a golden.
 
+#![warn(missing_docs)]
 // They panic where nobody can read: standard output may be closed, or its disk full.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
@@ -56,6 +57,7 @@ pub use tensor_names::TensorNames;
 pub struct Input {
     /// u32 `[B, T]`.
     pub input_ids: Tensor,
+    /// Where the tokens stand in their documents.
     pub positions: Positions,
     /// What else the batch says, by name: of each token `[B, T]`, e.g. `token_type_ids`, or of each row `[B]`.
     pub fields: Vec<(&'static str, Tensor)>,
@@ -146,6 +148,7 @@ pub trait Model: Send + Sync {
     /// The repeated blocks, each `hidden -> hidden`, in order: the units of remat, sharding and pipelining.
     fn blocks(&self) -> Vec<ModulePath>;
 
+    /// How many tokens it knows: one more than the greatest id.
     fn vocab_size(&self) -> usize;
 
     /// Longest sequence the model takes.

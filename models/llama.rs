@@ -10,12 +10,14 @@ use crate::decoder::{Architecture, BlockOptions, Decoder, DecoderConfig};
 use crate::error::Result;
 use crate::hf_config::HfConfig;
 
+/// Llama, with a head for the next token.
 pub type LlamaForCausalLM = Decoder<LlamaConfig>;
 
 /// `llama.LlamaForCausalLM`. Keys are named as in Hugging Face's `config.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LlamaConfig {
+    /// What all decoders have.
     #[serde(flatten)]
     pub decoder: DecoderConfig,
     /// Biases on the four projections of attention.

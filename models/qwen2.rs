@@ -10,14 +10,17 @@ use crate::decoder::{Architecture, BlockOptions, Decoder, DecoderConfig, Sliding
 use crate::error::Result;
 use crate::hf_config::HfConfig;
 
+/// Qwen2, with a head for the next token.
 pub type Qwen2ForCausalLM = Decoder<Qwen2Config>;
 
 /// `qwen2.Qwen2ForCausalLM`. Keys are named as in Hugging Face's `config.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Qwen2Config {
+    /// What all decoders have.
     #[serde(flatten)]
     pub decoder: DecoderConfig,
+    /// Which layers see a window only.
     #[serde(flatten)]
     pub windows: SlidingWindowConfig,
 }

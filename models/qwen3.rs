@@ -10,17 +10,20 @@ use crate::decoder::{Architecture, BlockOptions, Decoder, DecoderConfig, Sliding
 use crate::error::Result;
 use crate::hf_config::HfConfig;
 
+/// Qwen3, with a head for the next token.
 pub type Qwen3ForCausalLM = Decoder<Qwen3Config>;
 
 /// `qwen3.Qwen3ForCausalLM`. Keys are named as in Hugging Face's `config.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Qwen3Config {
+    /// What all decoders have.
     #[serde(flatten)]
     pub decoder: DecoderConfig,
     /// Biases on the four projections of attention.
     #[serde(default)]
     pub attention_bias: bool,
+    /// Which layers see a window only.
     #[serde(flatten)]
     pub windows: SlidingWindowConfig,
 }

@@ -1,26 +1,26 @@
 //! Names of a model's tensors in files, where they are not its own paths: what is read and what is written.
-//!
-//! By default a parameter is saved under its path. Published checkpoints may lack a prefix, hold buffers that the model
-//! computes, or a tied weight a second time; [`TensorNames`] says so, for loading and saving alike.
-//!
-//! ```
-//! use tt_models::TensorNames;
-//!
-//! let names = TensorNames::default()
-//!     .renamed(|path| path.replace("gamma", "weight"))
-//!     .with_optional_prefix("transformer.")
-//!     .ignoring(&["*.attn.bias"]);
-//! assert_eq!(names.saved("transformer.ln_f.gamma"), "transformer.ln_f.weight");
-//! let published = ["ln_f.weight"];
-//! assert_eq!(names.found("transformer.ln_f.gamma", |name| published.contains(&name)), "ln_f.weight");
-//! ```
 
 use std::sync::Arc;
 
 /// From a path to a name in files.
 type Rename = Arc<dyn Fn(&str) -> String + Send + Sync>;
 
-/// How the parameters of a model are named in checkpoints; see the module.
+/// How the parameters of a model are named in checkpoints: what is read and what is written.
+///
+/// By default a parameter is saved under its path. Published checkpoints may lack a prefix, hold buffers that the model
+/// computes, or a tied weight a second time; this says so, for loading and saving alike.
+///
+/// ```
+/// use tt_models::TensorNames;
+///
+/// let names = TensorNames::default()
+///     .renamed(|path| path.replace("gamma", "weight"))
+///     .with_optional_prefix("transformer.")
+///     .ignoring(&["*.attn.bias"]);
+/// assert_eq!(names.saved("transformer.ln_f.gamma"), "transformer.ln_f.weight");
+/// let published = ["ln_f.weight"];
+/// assert_eq!(names.found("transformer.ln_f.gamma", |name| published.contains(&name)), "ln_f.weight");
+/// ```
 #[derive(Clone, Default)]
 pub struct TensorNames {
     rename: Option<Rename>,

@@ -1,12 +1,4 @@
 //! Adafactor: second moments of matrices kept as one mean a row and one a column.
-//!
-//! State, of a matrix `[R, C]`: a mean of squared gradients for each row and each column (transformers: `exp_avg_sq_row`
-//! `[R]`, `exp_avg_sq_col` `[C]`; PyTorch: `row_var` `[R, 1]`, `col_var` `[1, C]`); of a vector: `exp_avg_sq` or
-//! `variance`; with `beta1` also `exp_avg` of the parameter's shape. Always f32.
-//!
-//! With `t` from 1, `d = t^decay_rate`: `row += d*(mean(g*g) - row)`, columns alike; `v = row*col/mean(row)`;
-//! `u = g/sqrt(v)`, divided by `max(1, rms(u)/clip_threshold)`; `p -= rate*u`. The two forms differ in where `eps` enters,
-//! in the rate, and in what weight decay is multiplied by. Source: Shazeer and Stern 2018, arXiv:1804.04235.
 
 use std::sync::Arc;
 
@@ -120,7 +112,15 @@ impl AdafactorConfig {
     }
 }
 
-/// The optimizer, in either form; see the module.
+/// Adafactor: second moments of matrices kept as one mean a row and one a column.
+///
+/// State, of a matrix `[R, C]`: a mean of squared gradients for each row and each column (transformers: `exp_avg_sq_row`
+/// `[R]`, `exp_avg_sq_col` `[C]`; PyTorch: `row_var` `[R, 1]`, `col_var` `[1, C]`); of a vector: `exp_avg_sq` or
+/// `variance`; with `beta1` also `exp_avg` of the parameter's shape. Always f32.
+///
+/// With `t` from 1, `d = t^decay_rate`: `row += d*(mean(g*g) - row)`, columns alike; `v = row*col/mean(row)`;
+/// `u = g/sqrt(v)`, divided by `max(1, rms(u)/clip_threshold)`; `p -= rate*u`. The two forms differ in where `eps` enters,
+/// in the rate, and in what weight decay is multiplied by. Source: Shazeer and Stern 2018, arXiv:1804.04235.
 pub struct Adafactor {
     form: Form,
     step: u64,

@@ -1,6 +1,4 @@
 //! Adagrad, in PyTorch's form: rates fall with the sum of all squared gradients so far.
-//!
-//! State: `sum`. Formula: [`UpdateRule::Adagrad`]. Source: Duchi, Hazan and Singer 2011.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -8,7 +6,9 @@ use tt_tensor::UpdateRule;
 
 use crate::elementwise::{Elementwise, Rule};
 
-/// The optimizer; see the module.
+/// Adagrad, in PyTorch's form: rates fall with the sum of all squared gradients so far.
+///
+/// State: `sum`. Formula: [`UpdateRule::Adagrad`]. Source: Duchi, Hazan and Singer 2011.
 pub type Adagrad = Elementwise<AdagradConfig>;
 
 /// `adagrad.Adagrad`.

@@ -1,7 +1,4 @@
 //! Adam with L2 regularisation, in PyTorch's form: weight decay is added to the gradient, and so goes through the moments.
-//!
-//! State: `exp_avg` and `exp_avg_sq`, with `amsgrad` also `max_exp_avg_sq`. Formula: [`AdamParams`]. Source: Kingma and Ba
-//! 2015, arXiv:1412.6980.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -11,7 +8,10 @@ use crate::adamw::{default_betas, default_eps, state_names};
 use crate::elementwise::{Elementwise, Rule};
 use crate::state::StateDtype;
 
-/// The optimizer; see the module.
+/// Adam with L2 regularisation, in PyTorch's form: weight decay is added to the gradient, and so goes through the moments.
+///
+/// State: `exp_avg` and `exp_avg_sq`, with `amsgrad` also `max_exp_avg_sq`. Formula: [`AdamParams`]. Source: Kingma and Ba
+/// 2015, arXiv:1412.6980.
 pub type Adam = Elementwise<AdamConfig>;
 
 /// `adam.Adam`.

@@ -1,7 +1,4 @@
 //! AdamW: Adam with decoupled weight decay, in PyTorch's form with bias correction.
-//!
-//! State: `exp_avg` and `exp_avg_sq`, with `amsgrad` also `max_exp_avg_sq`. Formula: [`AdamParams`]. Source: Loshchilov
-//! and Hutter 2019, arXiv:1711.05101.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,7 +7,10 @@ use tt_tensor::{AdamParams, UpdateRule};
 use crate::elementwise::{Elementwise, Rule};
 use crate::state::StateDtype;
 
-/// The optimizer; see the module.
+/// AdamW: Adam with decoupled weight decay, in PyTorch's form with bias correction.
+///
+/// State: `exp_avg` and `exp_avg_sq`, with `amsgrad` also `max_exp_avg_sq`. Formula: [`AdamParams`]. Source: Loshchilov
+/// and Hutter 2019, arXiv:1711.05101.
 pub type AdamW = Elementwise<AdamWConfig>;
 
 /// `adamw.AdamW`.

@@ -22,6 +22,7 @@ pub trait Rule: Send + 'static {
     /// Names of the state tensors, in the order in which the kernel takes them.
     fn state_names(&self) -> &'static [&'static str];
 
+    /// What its state is kept in.
     fn state_dtype(&self) -> StateDtype {
         StateDtype::F32
     }

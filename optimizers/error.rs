@@ -1,5 +1,7 @@
 //! Errors of optimizers and schedules.
 
+/// What can go wrong in making an optimizer, a step, or in taking up a state.
+#[expect(missing_docs, reason = "a variant's message says what it is of")]
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Whose error it is.
@@ -35,4 +37,5 @@ impl Error {
     }
 }
 
+/// What is made, or why not.
 pub type Result<T> = std::result::Result<T, Error>;

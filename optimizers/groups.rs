@@ -13,12 +13,15 @@ pub const MAIN: &str = "main";
 
 /// An optimizer with its schedule.
 pub struct Scheduled {
+    /// As checkpoints and messages call it.
     pub name: String,
     /// Its type as the table of optimizers calls it.
     pub kind: String,
     /// What it was made for; `None`: all there is.
     pub params: Option<ParamTree>,
+    /// What changes the weights.
     pub optimizer: Box<dyn Optimizer>,
+    /// What multiplies its rate.
     pub schedule: Schedule,
 }
 
@@ -116,10 +119,12 @@ impl Optimizers {
         }
     }
 
+    /// How many there are.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
+    /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

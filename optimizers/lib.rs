@@ -21,6 +21,7 @@
 //!
 //! An optimizer that treats every weight alike is a [`Rule`]: its config says which formula of the kernel it is.
 
+#![warn(missing_docs)]
 // They panic where nobody can read: standard output may be closed, or its disk full.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
@@ -77,6 +78,7 @@ pub struct StepContext {
 pub struct Slot {
     /// Path of the parameter it belongs to.
     pub parameter: String,
+    /// Which of the parameter's tensors of state it is.
     pub name: &'static str,
     /// Which part of the state this is: usually as the parameter's.
     pub shard: Shard,

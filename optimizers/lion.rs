@@ -1,7 +1,4 @@
 //! Lion: steps of equal size along the signs of an interpolated momentum.
-//!
-//! State: `exp_avg`. Formula: [`UpdateRule::Lion`]. A rate of a third to a tenth of AdamW's, and a weight decay as many
-//! times greater, are usual. Source: Chen et al. 2023, arXiv:2302.06675.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,7 +7,10 @@ use tt_tensor::UpdateRule;
 use crate::elementwise::{Elementwise, Rule};
 use crate::state::StateDtype;
 
-/// The optimizer; see the module.
+/// Lion: steps of equal size along the signs of an interpolated momentum.
+///
+/// State: `exp_avg`. Formula: [`UpdateRule::Lion`]. A rate of a third to a tenth of AdamW's, and a weight decay as many
+/// times greater, are usual. Source: Chen et al. 2023, arXiv:2302.06675.
 pub type Lion = Elementwise<LionConfig>;
 
 /// `lion.Lion`.

@@ -1,11 +1,4 @@
 //! Muon: momentum whose matrices are made nearly orthogonal; AdamW for all other parameters.
-//!
-//! State: `momentum_buffer` of the weights of linear layers; of the rest AdamW's. With `mu` the momentum, as in
-//! `torch.optim.Muon`: `m += (1-mu)*(g - m)`; `u = (1-mu)*g + mu*m` with `nesterov`, else `m`; `x` = [`orthogonalised`]
-//! `u`; `p *= 1 - lr*weight_decay`; `p -= lr*k*x`, where `k` is [`AdjustLr`]'s. Source: Jordan et al. 2024.
-//!
-//! Embeddings, the output head, biases and norms are AdamW's: an embedding's rows are looked up, not multiplied, and the
-//! head trains better with Adam.
 
 use std::sync::Arc;
 
@@ -97,6 +90,10 @@ pub enum AdjustLr {
 }
 
 /// What the Newton-Schulz iteration computes in.
+#[expect(
+    missing_docs,
+    reason = "named as in the configuration, whose reference says it"
+)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum NewtonSchulzDtype {
@@ -153,7 +150,14 @@ fn globs(patterns: &[String]) -> Result<Vec<PathGlob>> {
     globs.collect()
 }
 
-/// The optimizer; see the module.
+/// Muon: momentum whose matrices are made nearly orthogonal; AdamW for all other parameters.
+///
+/// State: `momentum_buffer` of the weights of linear layers; of the rest AdamW's. With `mu` the momentum, as in
+/// `torch.optim.Muon`: `m += (1-mu)*(g - m)`; `u = (1-mu)*g + mu*m` with `nesterov`, else `m`; `x` = the orthogonalised
+/// `u`; `p *= 1 - lr*weight_decay`; `p -= lr*k*x`, where `k` is [`AdjustLr`]'s. Source: Jordan et al. 2024.
+///
+/// Embeddings, the output head, biases and norms are AdamW's: an embedding's rows are looked up, not multiplied, and the
+/// head trains better with Adam.
 pub struct Muon {
     config: MuonConfig,
     step: u64,

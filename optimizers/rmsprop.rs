@@ -1,6 +1,4 @@
 //! RMSprop, in PyTorch's form, neither centred nor with momentum.
-//!
-//! State: `square_avg`. Formula: [`UpdateRule::RmsProp`]. Source: Tieleman and Hinton 2012, lecture 6.5.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -8,7 +6,9 @@ use tt_tensor::UpdateRule;
 
 use crate::elementwise::{Elementwise, Rule};
 
-/// The optimizer; see the module.
+/// RMSprop, in PyTorch's form, neither centred nor with momentum.
+///
+/// State: `square_avg`. Formula: [`UpdateRule::RmsProp`]. Source: Tieleman and Hinton 2012, lecture 6.5.
 pub type RmsProp = Elementwise<RmsPropConfig>;
 
 /// `rmsprop.RMSprop`.

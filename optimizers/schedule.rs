@@ -38,7 +38,9 @@ pub struct ScheduleConfig {
 /// A schedule as configured, before the length of the run and the peak rate are known.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SchedulePlan {
+    /// The curve after the warmup.
     pub shape: Shape,
+    /// How long the rate rises before.
     pub warmup: Warmup,
     /// The steps of the run if `None`.
     pub length: Option<u64>,
@@ -47,6 +49,7 @@ pub struct SchedulePlan {
 /// How long the rate rises.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Warmup {
+    /// That many steps.
     Steps(u64),
     /// Of the length.
     Ratio(f64),
@@ -56,7 +59,9 @@ pub enum Warmup {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{key}`: {why}")]
 pub struct ScheduleError {
+    /// Which key of the schedule is wrong.
     pub key: &'static str,
+    /// What is wrong with it.
     pub why: String,
 }
 

@@ -9,25 +9,41 @@ use crate::schedule::{above, cosine};
 /// What the rate does after the warmup; see [`SCHEDULES`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Shape {
+    /// Always 1, without a warmup.
     Constant,
+    /// 1 after the warmup.
     ConstantWithWarmup,
+    /// Straight down to 0.
     Linear,
+    /// Down along a cosine.
     Cosine(CosineOptions),
+    /// Down along a cosine, and up again at once, several times.
     CosineWithRestarts {
+        /// How often.
         num_cycles: u64,
     },
+    /// Down along a cosine to a least rate.
     CosineWithMinLr(MinLrOptions),
+    /// The same, after a warmup that begins above 0.
     CosineWarmupWithMinLr {
+        /// The least rate.
         options: MinLrOptions,
+        /// The factor that the warmup begins with.
         warmup_lr_rate: Option<f64>,
     },
+    /// Down along a power of what is left.
     Polynomial {
+        /// The rate at the end.
         lr_end: f64,
+        /// The power: 1 is straight.
         power: f64,
     },
+    /// Down with the root of the steps made.
     InverseSqrt {
+        /// Steps that count as one; `None`: those of the warmup.
         timescale: Option<u64>,
     },
+    /// Up, level, and down at the end.
     WarmupStableDecay(StableOptions),
 }
 
@@ -179,6 +195,10 @@ pub struct StableOptions {
 }
 
 /// A way from one rate to another.
+#[expect(
+    missing_docs,
+    reason = "named as in the configuration, whose reference says it"
+)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Curve {
     #[default]

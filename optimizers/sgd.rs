@@ -1,7 +1,4 @@
 //! Stochastic gradient descent with momentum, in PyTorch's form: weight decay is added to the gradient.
-//!
-//! State: none, or with momentum `momentum_buffer`. The buffer starts as the first gradient, without dampening.
-//! Formula: [`UpdateRule::Momentum`].
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,7 +7,10 @@ use tt_tensor::UpdateRule;
 use crate::elementwise::{Elementwise, Rule};
 use crate::state::StateDtype;
 
-/// The optimizer; see the module.
+/// Stochastic gradient descent with momentum, in PyTorch's form: weight decay is added to the gradient.
+///
+/// State: none, or with momentum `momentum_buffer`. The buffer starts as the first gradient, without dampening.
+/// Formula: [`UpdateRule::Momentum`].
 pub type Sgd = Elementwise<SgdConfig>;
 
 /// `sgd.SGD`.

@@ -12,9 +12,11 @@ use crate::error::{Error, Result};
 /// The number format of an optimizer's state. bf16 halves it; the step itself is always computed in f32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StateDtype {
+    /// Single precision.
     #[default]
     #[serde(rename = "f32", alias = "float32")]
     F32,
+    /// Half the memory, with 8 bits of precision.
     #[serde(rename = "bf16", alias = "bfloat16")]
     Bf16,
 }

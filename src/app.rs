@@ -149,12 +149,13 @@ impl App {
             }
             Request::Run(command, args) => {
                 Isa::from_environment().map_err(Failure::request)?;
-                let (config_name, on_device, run) = match command.work {
+                let (config_name, on_device, check, run) = match command.work {
                     Work::Composed {
                         config_name,
                         on_device,
+                        check,
                         run,
-                    } => (config_name, on_device, run),
+                    } => (config_name, on_device, check, run),
                     Work::Plain(run) => return run(&args.overrides, &args.options),
                 };
                 let composer = match &args.rerun {
@@ -164,7 +165,21 @@ impl App {
                 if args.is_sweep() {
                     return sweep::run(&composer, &args, &self.plugins);
                 }
-                let mut composition = composer.compose(&args.overrides)?;
+                let mut composition = composer.compose_checked(&args.overrides, |mut rest| {
+                    if args.show.is_some() {
+                        return Ok(()); // it shows what is no run yet
+                    }
+                    migration::apply(&mut rest, &self.plugins);
+                    defaults::apply(&mut rest);
+                    check(&Invocation {
+                        composition: rest,
+                        plugins: self.plugins.clone(),
+                        composer: composer.clone(),
+                        overrides: args.overrides.clone(),
+                        arguments: args.raw.clone(),
+                        options: args.options.clone(),
+                    })
+                })?;
                 if let Some(folder) = &args.rerun {
                     rerun::prepare(&mut composition, folder, &args.overrides)?;
                 }

@@ -13,6 +13,7 @@
 //!
 //! What plug-ins are made of is re-exported, so that such a program depends on this crate alone; `examples/` has two.
 
+#![warn(missing_docs)]
 // They panic where nobody can read: standard output may be closed, or its disk full.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 

@@ -3,6 +3,7 @@
 //! To add one: a file here (or in a crate of yours, registered through the app) with an implementation of
 //! [`Trainer`](tt_train::Trainer), a line in [`TABLE`], a YAML under `configs/trainer/`.
 
+#![warn(missing_docs)]
 // They panic where nobody can read: standard output may be closed, or its disk full.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 

@@ -33,16 +33,21 @@ pub trait Architecture:
 {
     /// `model_type` and the classes of the model and of its block, as transformers names them.
     const MODEL_TYPE: &'static str;
+    /// The model as transformers names it: `LlamaForCausalLM`.
     const CLASS: &'static str;
+    /// A block as transformers names it: `LlamaDecoderLayer`; remat finds blocks by it.
     const BLOCK_CLASS: &'static str;
 
     /// From `config.json`. Error: a key is missing, has the wrong type or asks for the unsupported.
     fn read(hf: &HfConfig<'_>) -> Result<Self>;
 
+    /// What all decoders have.
     fn decoder(&self) -> &DecoderConfig;
 
+    /// The same, to be changed.
     fn decoder_mut(&mut self) -> &mut DecoderConfig;
 
+    /// What the block of that number has, from 0.
     fn block(&self, layer: usize) -> BlockOptions;
 
     /// What is wrong beside what [`DecoderConfig`] can tell.
@@ -54,8 +59,11 @@ pub trait Architecture:
 /// What a block has that not all architectures share.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BlockOptions {
+    /// Biases on the projections to queries, keys and values.
     pub qkv_bias: bool,
+    /// A bias on the projection after attention.
     pub attention_output_bias: bool,
+    /// Biases on the three projections of the feed-forward.
     pub mlp_bias: bool,
     /// RMSNorm of each query and key head.
     pub qk_norm: bool,
@@ -85,7 +93,11 @@ impl<C: Architecture> ModelConfig for C {
     }
 }
 
-/// A causal language model of the architecture `C`; see the module.
+/// A causal language model of the architecture `C`: blocks of RMSNorm, grouped-query attention with rotary positions and
+/// a gated feed-forward layer, on a residual stream.
+///
+/// Shapes: ids `[B, T]` to hidden states `[B, T, hidden_size]`, after the final norm; the head is
+/// `[vocab_size, hidden_size]`. Names, initial weights and arithmetic are those of transformers.
 pub struct Decoder<C> {
     config: C,
     embed_tokens: Embedding,
@@ -134,6 +146,7 @@ impl<C: Architecture> Decoder<C> {
         })
     }
 
+    /// What it was built from.
     pub fn config(&self) -> &C {
         &self.config
     }

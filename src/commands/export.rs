@@ -15,6 +15,7 @@ use tt_checkpoint::{
     CheckpointConfig, Dtype, Error, HostTensor, LazyTensor, SavedAdapter, Snapshot, TensorSource,
     Weights,
 };
+use tt_config::Diagnostics;
 use tt_run::run_dir::weights_folder;
 use tt_tensor::DType;
 use tt_train::BaseOrigin;
@@ -49,6 +50,10 @@ enum Format {
     F32,
     Bf16,
     F16,
+}
+
+pub(crate) fn check(invocation: &Invocation) -> Result<(), Diagnostics> {
+    invocation.composition.extract::<ExportConfig>("").map(drop)
 }
 
 pub(crate) fn run(invocation: Invocation) -> Result<ExitCode, Failure> {

@@ -8,6 +8,7 @@ use anyhow::Context;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
+use tt_config::Diagnostics;
 use tt_data::Tokenizer;
 use tt_engine::{Limits, Sampler, Sampling};
 use tt_tensor::Seed;
@@ -46,6 +47,13 @@ struct GenerateConfig {
     seed: u64,
     /// What it runs on.
     device: DeviceConfig,
+}
+
+pub(crate) fn check(invocation: &Invocation) -> Result<(), Diagnostics> {
+    invocation
+        .composition
+        .extract::<GenerateConfig>("")
+        .map(drop)
 }
 
 pub(crate) fn run(invocation: Invocation) -> Result<ExitCode, Failure> {

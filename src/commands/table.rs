@@ -2,10 +2,13 @@
 
 use std::process::ExitCode;
 
+use tt_config::Diagnostics;
+
 use super::{batch, diff, doctor, export, generate, inspect, plan, runs, train};
 use crate::args::Options;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
+use crate::setup::Setup;
 
 /// A subcommand.
 pub(crate) struct Command {
@@ -29,6 +32,8 @@ pub(crate) enum Work {
         config_name: &'static str,
         /// Whether it computes on `device`, and so in a worker if that is a TPU: see `supervise`.
         on_device: bool,
+        /// Finds what is wrong with the configuration itself.
+        check: fn(&Invocation) -> Result<(), Diagnostics>,
         run: fn(Invocation) -> Result<ExitCode, Failure>,
     },
     /// On its arguments as they are.
@@ -45,6 +50,7 @@ pub(crate) const TRAIN: Command = Command {
     work: Work::Composed {
         config_name: ROOT_CONFIG,
         on_device: true,
+        check: check_run,
         run: train::run,
     },
 };
@@ -56,6 +62,7 @@ pub(crate) const PLAN: Command = Command {
     work: Work::Composed {
         config_name: ROOT_CONFIG,
         on_device: false,
+        check: check_run,
         run: plan::run,
     },
 };
@@ -67,6 +74,7 @@ pub(crate) const BATCH: Command = Command {
     work: Work::Composed {
         config_name: ROOT_CONFIG,
         on_device: false,
+        check: batch::check,
         run: batch::run,
     },
 };
@@ -78,6 +86,7 @@ pub(crate) const DIFF: Command = Command {
     work: Work::Composed {
         config_name: ROOT_CONFIG,
         on_device: true,
+        check: check_run,
         run: diff::run,
     },
 };
@@ -89,6 +98,7 @@ pub(crate) const GENERATE: Command = Command {
     work: Work::Composed {
         config_name: "generate",
         on_device: true,
+        check: generate::check,
         run: generate::run,
     },
 };
@@ -100,6 +110,7 @@ pub(crate) const EXPORT: Command = Command {
     work: Work::Composed {
         config_name: "export",
         on_device: true,
+        check: export::check,
         run: export::run,
     },
 };
@@ -127,3 +138,7 @@ pub(crate) const DOCTOR: Command = Command {
 pub(crate) const TABLE: &[Command] = &[
     TRAIN, PLAN, BATCH, DIFF, GENERATE, EXPORT, INSPECT, RUNS, DOCTOR,
 ];
+
+fn check_run(invocation: &Invocation) -> Result<(), Diagnostics> {
+    Setup::read(invocation).map(drop)
+}

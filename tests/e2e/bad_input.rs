@@ -344,6 +344,68 @@ fn a_group_that_is_not_there_gets_the_nearest_name() {
         .run(&["+model=qwen2", "trainr=lm"])
         .with_code(2)
         .complains("did you mean the config group `trainer`? +trainer=lm");
+    // With a plus it would be a key of its own.
+    place
+        .run(&["+model=qwen2", "+trainer=lm", "+modle/size=nano"])
+        .with_code(2)
+        .complains("did you mean `model/size`?");
+}
+
+#[test]
+fn problems_of_names_and_of_values_come_at_once() {
+    let place = Place::new();
+    place
+        .run(&["+modle/size=nano", "trainer.max_stepz=3", "lr=abc"])
+        .with_code(2)
+        .complains("there is no config group `modle/size`")
+        .complains("there is no key `trainer.max_stepz`")
+        .complains("`lr` must be a number");
+    let found = place
+        .run(&[
+            "+model=qwen2",
+            "+trainer=lm",
+            "trainer.max_stepz=3",
+            "trainer.optimizer.kwargs.weight_decay=abc",
+            "data.sequence_length=x",
+        ])
+        .with_code(2)
+        .complains("did you mean `trainer.max_steps`?")
+        .complains("`trainer.optimizer.kwargs.weight_decay` must be a number")
+        .complains("`data.sequence_length` must be an integer");
+    assert_eq!(
+        found.stderr.matches("error:").count(),
+        3,
+        "{}",
+        found.stderr
+    );
+    place
+        .run(&["generate", "checkpont=x", "max_new_tokens=y"])
+        .with_code(2)
+        .complains("did you mean `checkpoint`?")
+        .complains("`max_new_tokens` must be an integer");
+}
+
+#[test]
+fn an_unknown_option_hides_no_problem_but_what_it_would_decide() {
+    let place = Place::new();
+    let found = place
+        .run(&[
+            "+model=qwen2",
+            "+trainer=lmm",
+            "trainer.max_steps=3",
+            "precison=bf16",
+            "lr=abc",
+        ])
+        .with_code(2)
+        .complains("there is no config 'trainer/lmm'")
+        .complains("did you mean `precision`?")
+        .complains("`lr` must be a number");
+    assert_eq!(
+        found.stderr.matches("error:").count(),
+        3,
+        "{}",
+        found.stderr
+    );
 }
 
 #[test]

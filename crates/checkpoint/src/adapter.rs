@@ -13,6 +13,7 @@ pub struct SavedAdapter {
     pub config: Value,
     /// Where it lies.
     pub dir: PathBuf,
+    /// Its weights, by the names that peft gives them.
     pub weights: Weights,
 }
 

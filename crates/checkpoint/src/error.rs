@@ -8,12 +8,14 @@ use std::{
 
 use crate::bytes::Bytes;
 
+/// What is read or written, or why not.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why the bytes of a tensor that is to be written could not be had.
 pub type SourceError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Any failure to write or read a checkpoint or a weights file.
+#[expect(missing_docs, reason = "a variant's message says what it is of")]
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("cannot {action} {}", path.display())]
@@ -152,10 +154,14 @@ impl Error {
 /// Why a checkpoint folder cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct Damage {
+    /// The folder.
     pub dir: PathBuf,
+    /// What is wrong with it.
     pub problem: Problem,
 }
 
+/// What is wrong with a checkpoint.
+#[expect(missing_docs, reason = "a variant's message says what it is of")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Problem {
     /// Half-written by something other than [`crate::Writer`], or half-copied.

@@ -44,6 +44,7 @@ pub(crate) const STATE: &str = "trainer_state/state.json";
 /// Everything that a checkpoint holds. Its tensors are read while they are written.
 #[derive(Debug, Clone)]
 pub struct Snapshot<T = HostTensor> {
+    /// Steps done when it was written.
     pub step: u64,
     /// Parameters by Hugging Face name; tied weights once.
     pub model: TensorMap<T>,
@@ -112,6 +113,7 @@ impl<T: TensorSource> Snapshot<T> {
 /// A [`Snapshot`] without its tensors' data.
 #[derive(Debug)]
 pub(crate) struct Outline {
+    /// Steps done when it was written.
     pub step: u64,
     model: Vec<DataFile>,
     adapter_config: Value,

@@ -18,7 +18,9 @@ const FORMAT: u32 = 1;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Manifest {
     format: u32,
+    /// Steps done when it was written.
     pub step: u64,
+    /// The files that it is of.
     pub files: Vec<FileEntry>,
 }
 
@@ -26,6 +28,7 @@ pub(crate) struct Manifest {
 pub(crate) struct FileEntry {
     /// Relative to the checkpoint folder, with `/` between parts.
     pub path: String,
+    /// Its length.
     pub bytes: u64,
     /// Lower-case hex, as `b3sum` prints it.
     pub blake3: String,

@@ -26,6 +26,7 @@ pub struct Checkpoint {
 /// What [`latest`] found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Latest {
+    /// The newest that is whole, if there is one.
     pub checkpoint: Option<Checkpoint>,
     /// Newer ones that cannot be used and why: for the user to read.
     pub skipped: Vec<Damage>,
@@ -82,18 +83,22 @@ impl Checkpoint {
         verify(dir)
     }
 
+    /// Steps done when it was written.
     pub fn step(&self) -> u64 {
         self.step
     }
 
+    /// Its folder.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
+    /// The model's weights. Error: a file that cannot be read, or is no safetensors file.
     pub fn model(&self) -> Result<Weights> {
         Weights::open(&self.dir)
     }
 
+    /// The optimizers' state, by parameter and slot. Error: as [`Checkpoint::model`].
     pub fn optimizer(&self) -> Result<Weights> {
         Weights::open(&self.dir.join(layout::OPTIMIZER))
     }

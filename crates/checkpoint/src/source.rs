@@ -11,11 +11,13 @@ use crate::tensor::HostTensor;
 
 /// A tensor that can be written to a file.
 pub trait TensorSource {
+    /// Its number format.
     fn dtype(&self) -> Dtype;
 
     /// Of the whole tensor, whatever part of it is held here.
     fn shape(&self) -> &[usize];
 
+    /// Its length in bytes: elements times the bytes of each.
     fn num_bytes(&self) -> usize {
         let elements = self.shape().iter().copied().fold(1, usize::saturating_mul);
         elements.saturating_mul(self.dtype().bitsize()) / 8

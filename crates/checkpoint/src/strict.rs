@@ -32,6 +32,7 @@ impl Allow<'_> {
 /// Every difference between the tensors of a file and those of a model.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct StrictError {
+    /// The file or folder of the weights.
     pub path: PathBuf,
     /// In the model, not in the file: name, shape, and the file's nearest name.
     pub missing: Vec<(String, Vec<usize>, Option<String>)>,

@@ -9,8 +9,11 @@ use crate::error::{Error, Result};
 /// One tensor, row-major, little-endian.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostTensor {
+    /// The number format.
     pub dtype: Dtype,
+    /// How many elements there are in each dim.
     pub shape: Vec<usize>,
+    /// The elements, row by row, little-endian.
     pub bytes: Vec<u8>,
 }
 
@@ -48,6 +51,7 @@ impl HostTensor {
         }
     }
 
+    /// A tensor of bf16 numbers, row by row.
     pub fn from_bf16(shape: impl Into<Vec<usize>>, values: &[bf16]) -> Self {
         Self {
             dtype: Dtype::BF16,
@@ -56,6 +60,7 @@ impl HostTensor {
         }
     }
 
+    /// A tensor of u32 numbers, row by row.
     pub fn from_u32(shape: impl Into<Vec<usize>>, values: &[u32]) -> Self {
         Self {
             dtype: Dtype::U32,
@@ -64,6 +69,7 @@ impl HostTensor {
         }
     }
 
+    /// A tensor of i64 numbers, row by row.
     pub fn from_i64(shape: impl Into<Vec<usize>>, values: &[i64]) -> Self {
         Self {
             dtype: Dtype::I64,

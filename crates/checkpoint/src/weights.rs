@@ -23,6 +23,7 @@ use crate::{
     tensor_file::TensorFile,
 };
 
+/// Weights on disk, opened; each tensor is read when it is asked for.
 #[derive(Debug)]
 pub struct Weights {
     path: PathBuf,
@@ -156,18 +157,22 @@ impl Weights {
         }
     }
 
+    /// The names of the tensors.
     pub fn names(&self) -> impl ExactSizeIterator<Item = &str> {
         self.tensors.keys().map(String::as_str)
     }
 
+    /// Whether there is a tensor of that name.
     pub fn contains(&self, name: &str) -> bool {
         self.tensors.contains_key(name)
     }
 
+    /// The shape of a tensor, if there is one of that name.
     pub fn shape(&self, name: &str) -> Option<&[usize]> {
         Some(self.info(name)?.1)
     }
 
+    /// The number format of a tensor, if there is one of that name.
     pub fn dtype(&self, name: &str) -> Option<Dtype> {
         Some(self.info(name)?.0)
     }

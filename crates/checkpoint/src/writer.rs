@@ -43,10 +43,13 @@ pub struct Writer {
 /// A checkpoint that is complete and durable.
 #[derive(Debug)]
 pub struct Saved {
+    /// Steps done when it was written.
     pub step: u64,
+    /// Its folder.
     pub dir: PathBuf,
     /// Of all files together, the manifest left out.
     pub num_bytes: u64,
+    /// How long writing took, in the background.
     pub duration: Duration,
     /// Older checkpoints that were not to be kept.
     pub removed: Vec<PathBuf>,
@@ -72,6 +75,7 @@ impl Writer {
         })
     }
 
+    /// The folder that checkpoints are written to.
     pub fn dir(&self) -> &Path {
         &self.dir
     }

@@ -12,8 +12,11 @@ use crate::{toml, yaml};
 /// A key in which two configurations differ. Absent on one side means that the key is not there.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Difference {
+    /// The dotted path of the key.
     pub path: String,
+    /// What the first has there, if it has.
     pub left: Option<Node>,
+    /// What the second has there, if it has.
     pub right: Option<Node>,
 }
 

@@ -9,11 +9,11 @@ use crate::defaults::selection::Choices;
 use crate::defaults::tree::{Builder, Built};
 use crate::diagnostic::{Diagnostic, Diagnostics, nearest};
 use crate::environment::Environment;
-use crate::grammar::{self, Override, Sweep};
+use crate::grammar::{self, Operation, Override, Sweep};
 use crate::hydra;
 use crate::interpolation::parse;
 use crate::merge::{NewKeys, merge};
-use crate::origin::{Origin, Span};
+use crate::origin::{Origin, Place, Span};
 use crate::repository::{Provided, Repository, Source};
 use crate::value::{Key, Map, Node, Value};
 
@@ -111,6 +111,34 @@ impl Composer {
         self.compose_parsed(overrides, false)
     }
 
+    /// Composes one configuration. If arguments cannot be applied, what `check` finds wrong with
+    /// the configuration without them is reported too.
+    pub fn compose_checked<S: AsRef<str>>(
+        &self,
+        arguments: &[S],
+        check: impl FnOnce(Composition) -> Result<(), Diagnostics>,
+    ) -> Result<Composition, Diagnostics> {
+        let overrides = parse_arguments(arguments)?;
+        refuse_sweeps(&overrides)?;
+        let Attempt {
+            composition,
+            mut problems,
+            is_whole,
+        } = self.attempt(overrides, false)?;
+        if problems.is_empty() {
+            return Ok(composition);
+        }
+        if let Err(found) = check(composition) {
+            for problem in found.iter() {
+                // Without a part of the tree, only what an argument says is wrong for certain.
+                if is_whole || is_in_argument(problem) {
+                    problems.push(problem.clone());
+                }
+            }
+        }
+        Err(problems)
+    }
+
     /// Composes what the jobs of a sweep share: sweeps are left out, and groups still to be chosen
     /// may be.
     pub(crate) fn compose_shared(
@@ -131,6 +159,12 @@ impl Composer {
         overrides: Vec<Override>,
         is_sweep: bool,
     ) -> Result<Composition, Diagnostics> {
+        let attempt = self.attempt(overrides, is_sweep)?;
+        attempt.problems.into_result(attempt.composition)
+    }
+
+    /// Fails only if there is nothing to compose from.
+    fn attempt(&self, overrides: Vec<Override>, is_sweep: bool) -> Result<Attempt, Diagnostics> {
         let mut recorded = parse_arguments(&self.applied)?;
         recorded.extend(overrides.iter().cloned());
         let environment = self.environment.clone();
@@ -143,6 +177,8 @@ impl Composer {
             roots,
             merges,
             choices,
+            problems: absences,
+            absent,
         } = built;
 
         let mut root = Node::built_in(Value::Map(Map::new()));
@@ -188,9 +224,22 @@ impl Composer {
             }
         }
         if !problems.is_empty() {
+            problems.extend(absences);
             return Err(problems);
         }
-        for change in &choices.values {
+        problems.extend(absences);
+        let is_absent = |change: &Override| {
+            let top = change.key.split('.').next();
+            absent.iter().any(|key| Some(key.as_str()) == top)
+        };
+        let known = choices.values.iter().filter(|change| !is_absent(change));
+        for change in known {
+            if self.lenient_groups
+                && let Some(problem) = no_such_group(change, &repository)
+            {
+                problems.push(problem);
+                continue;
+            }
             if let Some(node) = change.node() {
                 check_templates(&node, &mut problems);
             }
@@ -209,15 +258,19 @@ impl Composer {
                 environment: &environment,
             },
         );
-        problems.into_result(Composition::new(
-            root,
-            environment,
-            recorded,
-            choices.known,
-            files,
-            roots,
-            repository,
-        ))
+        Ok(Attempt {
+            composition: Composition::new(
+                root,
+                environment,
+                recorded,
+                choices.known,
+                files,
+                roots,
+                repository,
+            ),
+            problems,
+            is_whole: absent.is_empty(),
+        })
     }
 
     /// The repository with `hydra.searchpath` added.
@@ -275,6 +328,19 @@ impl Composer {
         }
         Ok(Repository::new(sources, &environment.directory))
     }
+}
+
+/// What could be composed, and what could not.
+struct Attempt {
+    composition: Composition,
+    problems: Diagnostics,
+    /// Every option that was chosen is there.
+    is_whole: bool,
+}
+
+fn is_in_argument(problem: &Diagnostic) -> bool {
+    let place = problem.origin().map(|origin| &origin.place);
+    matches!(place, Some(Place::Argument(_)))
 }
 
 pub(crate) fn parse_arguments<S: AsRef<str>>(
@@ -347,6 +413,23 @@ fn check_templates(node: &Node, problems: &mut Diagnostics) {
         }
         _ => {}
     }
+}
+
+/// `+group=option` for a group that does not exist would add a key of that name, which no
+/// configuration has.
+fn no_such_group(change: &Override, repository: &Repository) -> Option<Diagnostic> {
+    let is_group = change.key.contains('/') && !change.key.contains('.');
+    if change.operation != Operation::Add || !is_group {
+        return None;
+    }
+    let problem = Diagnostic::new(format!("there is no config group `{}`", change.key))
+        .at(&change.key_origin());
+    let groups = repository.groups();
+    let near = nearest(&change.key, groups.iter().map(String::as_str));
+    Some(match near {
+        Some(near) => problem.label(format!("did you mean `{near}`?")),
+        None => problem.note(format!("groups: {}", groups.join(", "))),
+    })
 }
 
 /// A key that is not there may be meant for a config group.

@@ -22,6 +22,7 @@ pub struct MergedFile {
     pub parent: Option<String>,
     /// Stands for the `_self_` of its own list.
     pub is_self: bool,
+    /// It is the config that composition began with.
     pub is_primary: bool,
 }
 

@@ -20,6 +20,7 @@ struct Report {
 }
 
 impl Diagnostic {
+    /// A problem: what is wrong, in a line, without a full stop.
     pub fn new(message: impl Into<String>) -> Self {
         Diagnostic(Box::new(Report {
             message: message.into(),
@@ -47,10 +48,12 @@ impl Diagnostic {
         self
     }
 
+    /// What is wrong.
     pub fn message(&self) -> &str {
         &self.0.message
     }
 
+    /// Where, if that has been said.
     pub fn origin(&self) -> Option<&Origin> {
         self.0.origin.as_ref()
     }
@@ -147,14 +150,17 @@ fn source_line(origin: &Origin) -> Option<(String, String)> {
 pub struct Diagnostics(Vec<Diagnostic>);
 
 impl Diagnostics {
+    /// No problem.
     pub fn new() -> Self {
         Self::default()
     }
 
+    /// Adds one.
     pub fn push(&mut self, diagnostic: Diagnostic) {
         self.0.push(diagnostic);
     }
 
+    /// Adds all of another.
     pub fn extend(&mut self, other: Diagnostics) {
         self.0.extend(other.0);
     }
@@ -169,14 +175,17 @@ impl Diagnostics {
         }
     }
 
+    /// Whether nothing is wrong.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
+    /// How many there are.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
+    /// Each, in the order it was found.
     pub fn iter(&self) -> impl Iterator<Item = &Diagnostic> {
         self.0.iter()
     }

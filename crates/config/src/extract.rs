@@ -47,10 +47,12 @@ impl<'a> Section<'a> {
         self
     }
 
+    /// The dotted path, empty for the whole configuration.
     pub fn path(&self) -> &str {
         &self.path
     }
 
+    /// What it is a part of.
     pub fn composition(&self) -> &'a Composition {
         self.composition
     }

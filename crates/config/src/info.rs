@@ -19,6 +19,7 @@ pub enum Part {
     Job,
     /// The node `hydra`.
     Hydra,
+    /// Everything, Hydra's own settings included.
     All,
 }
 

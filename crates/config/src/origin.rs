@@ -10,7 +10,9 @@ use std::sync::Arc;
 /// A stretch of a source text, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Span {
+    /// The first byte.
     pub start: u32,
+    /// The byte after the last.
     pub end: u32,
 }
 
@@ -29,12 +31,14 @@ impl Span {
 pub struct SourceFile {
     /// The path as the user knows it, e.g. `configs/trainer/lm.yaml`.
     pub path: String,
+    /// What is written there.
     pub text: String,
 }
 
 /// One use of a file in a composition. The same file may be used twice, under two choices.
 #[derive(Debug)]
 pub struct Layer {
+    /// The file itself.
     pub file: Arc<SourceFile>,
     /// What brought the file in; `None` for the primary config.
     pub chosen_by: Option<Choice>,
@@ -45,12 +49,14 @@ pub struct Layer {
 pub struct Choice {
     /// As the user wrote it: `trainer: lm`, or `trainer=lm`.
     pub what: String,
+    /// Where it was written.
     pub origin: Origin,
 }
 
 /// The kind of place a value was written at.
 #[derive(Clone, Debug)]
 pub enum Place {
+    /// In a config file.
     File(Arc<Layer>),
     /// A command-line argument, whole.
     Argument(Arc<str>),
@@ -63,9 +69,11 @@ pub enum Place {
 /// Where a value was written.
 #[derive(Clone, Debug)]
 pub struct Origin {
+    /// What it was written in.
     pub place: Place,
     /// The key in front of the value, when there is one.
     pub key: Option<Span>,
+    /// Where in that the value stands.
     pub value: Span,
     /// For a value that was read through an interpolation: where the interpolation stands.
     pub read_at: Option<Arc<Origin>>,

@@ -20,6 +20,7 @@ const MOST_JOBS: usize = 100_000;
 pub struct ComposedJob {
     /// The task's overrides, each with one value.
     pub overrides: Vec<String>,
+    /// What its overrides compose.
     pub composition: Composition,
 }
 

@@ -65,14 +65,17 @@ impl<B: Clone> Table<B> {
         self
     }
 
+    /// What is chosen from it, as messages say: `optimizer`.
     pub fn kind(&self) -> &'static str {
         self.kind
     }
 
+    /// What can be chosen, in the order it was added.
     pub fn entries(&self) -> &[Entry<B>] {
         &self.entries
     }
 
+    /// What the configuration may say.
     pub fn names(&self) -> Vec<&'static str> {
         self.entries.iter().map(|entry| entry.name).collect()
     }

@@ -18,9 +18,13 @@ pub const MISSING: &str = "???";
 /// The type of a mapping key that is not text. Only text keys can be reached by a dotted path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyKind {
+    /// A text.
     Text,
+    /// A whole number.
     Integer,
+    /// A number with a fraction.
     Float,
+    /// `true` or `false`.
     Boolean,
 }
 
@@ -32,6 +36,7 @@ pub struct Key {
 }
 
 impl Key {
+    /// A key as it is written, and what that is read as.
     pub fn new(text: impl Into<String>, kind: KeyKind) -> Self {
         Key {
             text: text.into(),
@@ -39,10 +44,12 @@ impl Key {
         }
     }
 
+    /// As it is written.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
+    /// What it is read as.
     pub fn kind(&self) -> KeyKind {
         self.kind
     }
@@ -82,25 +89,36 @@ impl Equivalent<Key> for str {
 /// A mapping, in the order its keys were first given.
 pub type Map = IndexMap<Key, Node>;
 
+/// What a node holds.
 #[derive(Clone, Debug)]
 pub enum Value {
+    /// Nothing.
     Null,
+    /// `true` or `false`.
     Bool(bool),
+    /// A whole number.
     Int(i128),
+    /// A number with a fraction, infinite or NaN.
     Float(f64),
+    /// A text.
     Str(String),
+    /// Items in order.
     List(Vec<Node>),
+    /// Values by key, in order.
     Map(Map),
 }
 
 /// A value and where it came from.
 #[derive(Clone, Debug)]
 pub struct Node {
+    /// What it holds.
     pub value: Value,
+    /// Where it was written, or what made it.
     pub origin: Origin,
 }
 
 impl Node {
+    /// A node of a value from a place.
     pub fn new(value: Value, origin: Origin) -> Self {
         Node { value, origin }
     }
@@ -110,6 +128,7 @@ impl Node {
         Node::new(value, Origin::built_in())
     }
 
+    /// The keys, if it is a mapping.
     pub fn as_map(&self) -> Option<&Map> {
         match &self.value {
             Value::Map(map) => Some(map),
@@ -117,6 +136,7 @@ impl Node {
         }
     }
 
+    /// The items, if it is a list.
     pub fn as_list(&self) -> Option<&[Node]> {
         match &self.value {
             Value::List(items) => Some(items),
@@ -124,6 +144,7 @@ impl Node {
         }
     }
 
+    /// The text, if it is one.
     pub fn as_str(&self) -> Option<&str> {
         match &self.value {
             Value::Str(text) => Some(text),
@@ -131,6 +152,7 @@ impl Node {
         }
     }
 
+    /// Whether it is null.
     pub fn is_null(&self) -> bool {
         matches!(self.value, Value::Null)
     }
@@ -140,10 +162,12 @@ impl Node {
         self.as_str() == Some(MISSING)
     }
 
+    /// Whether it is a text with an interpolation, `${...}`.
     pub fn is_interpolation(&self) -> bool {
         self.as_str().is_some_and(|text| text.contains("${"))
     }
 
+    /// Whether it is a mapping or a list.
     pub fn is_container(&self) -> bool {
         matches!(self.value, Value::List(_) | Value::Map(_))
     }

@@ -52,10 +52,12 @@ impl Blocks {
         self.bytes.len()
     }
 
+    /// Whether there is no block.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
+    /// Number of rows in all blocks.
     pub fn num_rows(&self) -> u64 {
         self.starts[self.len()]
     }
@@ -75,6 +77,7 @@ impl Blocks {
         self.starts.partition_point(|&start| start <= row) - 1
     }
 
+    /// Number of runs.
     pub fn num_runs(&self) -> usize {
         self.runs.len() - 1
     }

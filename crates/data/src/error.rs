@@ -8,6 +8,7 @@ use thiserror::Error;
 use crate::location::Location;
 
 /// An error of the data side. Paths and offsets are the user's own, so that he can go there.
+#[expect(missing_docs, reason = "a variant's message says what it is of")]
 #[derive(Debug, Error)]
 pub enum DataError {
     #[error("unknown data set `{url}` (data.dataset.url); known: {known}")]

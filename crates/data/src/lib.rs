@@ -19,6 +19,7 @@
 //! # Ok::<(), tt_data::DataError>(())
 //! ```
 
+#![warn(missing_docs)]
 // They panic where nobody can read: standard output may be closed, or its disk full.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 

@@ -7,14 +7,30 @@ use std::sync::Arc;
 /// Where a row stands.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Location {
+    /// Nobody has said.
     #[default]
     Unknown,
     /// A file and the line where the row begins, counted from 1.
-    Line { file: Arc<Path>, line: u64 },
-    /// A file and the row in it, counted from 0, as tools for such files do.
-    Row { file: Arc<Path>, row: u64 },
+    Line {
+        /// The file.
+        file: Arc<Path>,
+        /// Counted from 1.
+        line: u64,
+    },
+    /// A file and the row in it.
+    Row {
+        /// The file.
+        file: Arc<Path>,
+        /// Counted from 0, as tools for such files do.
+        row: u64,
+    },
     /// A row made by a generator.
-    Generated { source: &'static str, index: u64 },
+    Generated {
+        /// The generator.
+        source: &'static str,
+        /// Which of its rows.
+        index: u64,
+    },
 }
 
 impl fmt::Display for Location {

@@ -25,7 +25,9 @@ pub const WINDOW_BYTES: u64 = 64 << 20;
 /// This process's share of the data: rank `rank` of `world`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shard {
+    /// Which of the ranks this is, from 0.
     pub rank: u64,
+    /// How many ranks share the data.
     pub world: u64,
 }
 

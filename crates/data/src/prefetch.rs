@@ -38,6 +38,7 @@ pub struct Ahead {
 /// What a job has made.
 #[derive(Debug, Clone, Copy)]
 pub struct Made {
+    /// What it counts towards the bound on work ahead.
     pub weight: usize,
     /// Nothing of the item is to come.
     pub is_whole: bool,

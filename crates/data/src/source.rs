@@ -29,7 +29,9 @@ pub trait Source: Send + Sync {
 /// The two splits of a data set.
 #[derive(Clone)]
 pub struct Dataset {
+    /// What is trained on.
     pub train: Arc<dyn Source>,
+    /// What is validated on: no rows of the other.
     pub validation: Arc<dyn Source>,
     /// Differs where the rows or their order do: a [`Cursor`](crate::Cursor) is of use with equal
     /// ones.

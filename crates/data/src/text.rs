@@ -39,9 +39,12 @@ pub struct TextConfig {
 #[serde(from = "String", into = "String")]
 #[schemars(with = "String")]
 pub enum Separator {
+    /// An empty line.
     BlankLine,
+    /// Nothing: each file is a document.
     #[default]
     File,
+    /// This text.
     Text(String),
 }
 

@@ -27,7 +27,9 @@ pub enum TokenizerOrigin {
     Path(PathBuf),
     /// Within another file, which messages name.
     Within {
+        /// The file, for messages.
         file: PathBuf,
+        /// What it holds.
         files: TokenizerFiles,
     },
 }

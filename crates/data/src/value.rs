@@ -10,16 +10,22 @@ use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 /// whole numbers, such as token ids, is kept as numbers: see [`Value::Ints`].
 #[derive(Debug, Clone, Default, PartialEq)]
 pub enum Value {
+    /// Nothing.
     #[default]
     Null,
+    /// A truth value.
     Bool(bool),
+    /// An integer of any width.
     Int(i64),
+    /// A float of any width.
     Float(f64),
+    /// A string.
     Text(String),
     /// A list of integers without nulls; an empty list is one.
     Ints(Vec<i64>),
     /// Any other list.
     List(Vec<Value>),
+    /// A record.
     Struct(Fields),
     /// Of a type that is not read, named here: binary data, for one. It is no error in a column that nobody asks for.
     Other(String),

@@ -79,7 +79,10 @@ fn a_row_group_of_a_gigabyte_is_read_in_400_mb() {
         let text = row.text("text").expect("text");
         bytes += text.len();
         let number: usize = text[..8].parse().expect("its number");
-        assert!(!std::mem::replace(&mut seen[number], true), "{number} twice");
+        assert!(
+            !std::mem::replace(&mut seen[number], true),
+            "{number} twice"
+        );
     }
     assert!(bytes > 950 << 20, "{bytes}");
     let peak = peak_bytes();

@@ -46,6 +46,7 @@ enum Show {
 }
 
 impl Console {
+    /// A console that shows progress so.
     pub fn new(progress: Progress) -> Self {
         let out = Box::new(io::stdout());
         let show = match progress {

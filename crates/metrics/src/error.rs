@@ -1,7 +1,10 @@
 //! What can go wrong in writing the record of a run.
 
+/// What is made, or why not.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// What can go wrong in writing the record of a run.
+#[expect(missing_docs, reason = "a variant's message says what it is of")]
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]

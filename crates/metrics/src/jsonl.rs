@@ -13,6 +13,7 @@ use serde::Deserialize;
 
 use crate::{error::Result, record::Record};
 
+/// The file `metrics.jsonl` of a run, open at its end.
 #[derive(Debug)]
 pub struct Jsonl {
     file: File,
@@ -23,6 +24,7 @@ pub struct Jsonl {
 /// What [`Jsonl::resume`] found in the file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Truncation {
+    /// Rows that stay.
     pub rows_kept: u64,
     /// Of steps after the checkpoint: they will be made again.
     pub rows_dropped: u64,
@@ -59,6 +61,7 @@ impl Jsonl {
         })
     }
 
+    /// Where the file is.
     pub fn path(&self) -> &Path {
         &self.path
     }

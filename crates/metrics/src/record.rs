@@ -30,12 +30,16 @@ pub type Scalars = IndexMap<String, Scalar>;
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Scalar {
+    /// Single precision.
     F32(f32),
+    /// Double precision.
     F64(f64),
+    /// A whole number.
     Int(i64),
 }
 
 impl Scalar {
+    /// The number, whatever its type.
     pub fn to_f64(self) -> f64 {
         match self {
             Self::F32(x) => x.into(),
@@ -79,8 +83,10 @@ pub struct StepRecord {
     /// What the trainer reports besides.
     #[serde(flatten)]
     pub scalars: Scalars,
+    /// Tokens of the step over its time.
     #[serde(serialize_with = "three_decimals")]
     pub tokens_per_second: f64,
+    /// Time of the step, milliseconds.
     #[serde(serialize_with = "three_decimals")]
     pub step_time_ms: f64,
 }
@@ -92,6 +98,7 @@ pub struct ValRecord {
     pub step: u64,
     /// Mean over the split's tokens, in nats.
     pub val_loss: f32,
+    /// What the trainer reports besides, as `val_NAME`.
     #[serde(flatten)]
     pub scalars: Scalars,
 }
@@ -100,11 +107,14 @@ pub struct ValRecord {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Record {
+    /// Of one optimizer step.
     Step(StepRecord),
+    /// Of one validation.
     Val(ValRecord),
 }
 
 impl Record {
+    /// Steps done when it was made.
     pub fn step(&self) -> u64 {
         match self {
             Self::Step(r) => r.step,
@@ -112,6 +122,7 @@ impl Record {
         }
     }
 
+    /// What the trainer reports besides.
     pub fn scalars(&self) -> &Scalars {
         match self {
             Self::Step(r) => &r.scalars,

@@ -16,6 +16,7 @@ use crate::{
 
 /// What a sink has met.
 pub type SinkError = Box<dyn StdError + Send + Sync>;
+/// What a sink's methods give.
 pub type SinkResult = std::result::Result<(), SinkError>;
 
 /// Builds a sink from `logging.sinks.NAME.kwargs`. It opens nothing yet: that is for [`Sink::start`].
@@ -66,7 +67,9 @@ pub struct RunInfo {
     pub id: String,
     /// `name`, `project` and `notes` of the configuration.
     pub name: Option<String>,
+    /// `project` of the configuration.
     pub project: Option<String>,
+    /// `notes` of the configuration.
     pub notes: Option<String>,
     /// The folder of the run.
     pub dir: PathBuf,
@@ -104,6 +107,7 @@ struct Named {
 }
 
 impl Metrics {
+    /// A record without sinks.
     pub fn new(jsonl: Jsonl) -> Self {
         Self {
             jsonl,
@@ -146,6 +150,7 @@ impl Metrics {
         Ok(())
     }
 
+    /// Says something to the user through every sink.
     pub fn message(&mut self, text: &str) {
         self.tell(|sink| sink.message(text));
     }

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::{error::Result, record::Scalars};
 
+/// What `summary.json` says of a run that has ended.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Summary {
     /// Nats per token on the validation split.
@@ -14,6 +15,7 @@ pub struct Summary {
     pub unigram_nats: Option<f64>,
     /// Optimizer steps of the whole run, and the tokens in them.
     pub steps: Option<u64>,
+    /// Tokens seen since the run began.
     pub tokens: Option<u64>,
     /// Of the last step.
     pub train_loss: Option<f32>,
@@ -23,7 +25,9 @@ pub struct Summary {
     pub checkpoint: Option<PathBuf>,
     /// Over the whole run, validation and checkpoints left out.
     pub tokens_per_second: Option<f64>,
+    /// The most memory that the process has held.
     pub peak_rss_bytes: Option<u64>,
+    /// What the trainer has reported besides.
     #[serde(flatten)]
     pub scalars: Scalars,
 }

@@ -11,6 +11,7 @@ pub enum Activation {
     Gelu,
     /// `gelu_new`, `gelu_pytorch_tanh`: by the hyperbolic tangent.
     GeluTanh,
+    /// `max(x, 0)`.
     Relu,
     /// `silu`, `swish`.
     Silu,

@@ -34,7 +34,13 @@ impl AttentionMask {
 }
 
 /// `softmax(q k^T / sqrt(D)) v` of the attention module at `module`, which continues and extends the cache of `fwd`, if
-/// there is one. Shapes: see the module.
+/// there is one.
+///
+/// Shapes: `q` `[B, T, H, D]`, `k` and `v` `[B, T, Hkv, D]`, `Hkv` dividing `H`; the result is `[B, T, H, D]`. Tokens see those
+/// of their own segment only, so padding is a segment of its own.
+///
+/// Errors: with a cache, segments (it does not keep them) and attention that looks ahead (tokens that came later would
+/// change what is cached); shapes, types or devices that do not fit.
 pub fn attend(
     fwd: &Forward,
     module: &ModulePath,

@@ -16,10 +16,13 @@ use crate::rope::Rope;
 /// Sizes and switches of [`SelfAttention`].
 #[derive(Clone, Debug)]
 pub struct AttentionShape {
+    /// Width of what goes in and comes out.
     pub hidden: usize,
+    /// Query heads.
     pub heads: usize,
     /// Divides `heads`.
     pub kv_heads: usize,
+    /// Width of a head.
     pub head_dim: usize,
     /// Biases on the query, key and value projections (Qwen2 has them, Llama does not).
     pub qkv_bias: bool,
@@ -31,6 +34,7 @@ pub struct AttentionShape {
     pub causal: bool,
     /// Positions a query looks back, itself included; `None`: all.
     pub window: Option<usize>,
+    /// Standard deviation of the weights at the start.
     pub init_std: f32,
 }
 
@@ -52,6 +56,7 @@ impl AttentionShape {
     }
 }
 
+/// The projections `q_proj`, `k_proj`, `v_proj` and `o_proj`, and attention between them.
 #[derive(Clone, Debug)]
 pub struct SelfAttention {
     path: ModulePath,
@@ -66,6 +71,7 @@ pub struct SelfAttention {
 }
 
 impl SelfAttention {
+    /// The module at `path`, with weights of `shape`.
     pub fn new(path: ModulePath, shape: &AttentionShape) -> Self {
         let linear = |name: &str, inputs, outputs, bias| {
             let linear = Linear::new(path.join(name), inputs, outputs).with_std(shape.init_std);
@@ -94,6 +100,7 @@ impl SelfAttention {
         }
     }
 
+    /// Its parameters, all below its path.
     pub fn params(&self) -> Vec<ParamSpec> {
         let projections = [&self.q_proj, &self.k_proj, &self.v_proj, &self.o_proj];
         let norms = self.qk_norm.iter().flat_map(|(q, k)| [q, k]);

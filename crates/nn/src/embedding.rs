@@ -8,6 +8,7 @@ use crate::forward::{Forward, Positions};
 use crate::param_tree::{Init, ParamKind, ParamSpec};
 use crate::path::ModulePath;
 
+/// A table `[rows, dim]`, looked up by id.
 #[derive(Clone, Debug)]
 pub struct Embedding {
     path: ModulePath,
@@ -17,6 +18,7 @@ pub struct Embedding {
 }
 
 impl Embedding {
+    /// A table `[rows, dim]` at `path`, which begins normal with the standard deviation `std`.
     pub fn new(path: ModulePath, rows: usize, dim: usize, std: f32) -> Self {
         Self {
             path,
@@ -26,6 +28,7 @@ impl Embedding {
         }
     }
 
+    /// Its parameter, `weight`.
     pub fn params(&self) -> Vec<ParamSpec> {
         vec![ParamSpec {
             path: self.path.join("weight").to_string(),

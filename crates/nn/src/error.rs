@@ -2,6 +2,8 @@
 
 use tt_tensor::Shape;
 
+/// What can go wrong in a module or with parameters.
+#[expect(missing_docs, reason = "a variant's message says what it is of")]
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("no parameter `{path}`")]
@@ -30,6 +32,7 @@ pub enum Error {
     Tensor(#[from] tt_tensor::Error),
 }
 
+/// What is made, or why not.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// For a module that is run again in the middle of the tape's work.

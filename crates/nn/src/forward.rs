@@ -27,9 +27,11 @@ pub trait Adapter: Send + Sync {
 ///
 /// A module that is recomputed is run forward a second time, in the backward pass.
 pub trait Hooks: Send + Sync {
+    /// Before a module runs on `input`.
     fn enter_forward(&self, _module: &ModulePath, _input: &Tensor) -> Result<()> {
         Ok(())
     }
+    /// After it has given `output`.
     fn exit_forward(&self, _module: &ModulePath, _output: &Tensor) -> Result<()> {
         Ok(())
     }
@@ -108,6 +110,7 @@ impl Forward {
         }
     }
 
+    /// The same pass in another number format.
     pub fn with_precision(self, precision: Precision) -> Self {
         Self { precision, ..self }
     }
@@ -130,6 +133,7 @@ impl Forward {
         Self { cache, ..self }
     }
 
+    /// Whether it is of training, where dropout is on.
     pub fn is_training(&self) -> bool {
         self.seed.is_some()
     }

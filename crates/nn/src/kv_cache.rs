@@ -44,6 +44,7 @@ pub struct KvCache(Arc<Mutex<HashMap<ModulePath, KeysValues>>>);
 type KeysValues = (Tensor, Tensor);
 
 impl KvCache {
+    /// A cache of nothing.
     pub fn new() -> Self {
         Self::default()
     }
@@ -55,6 +56,7 @@ impl KvCache {
         lengths.next().unwrap_or(0)
     }
 
+    /// Whether no module has kept anything in it.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

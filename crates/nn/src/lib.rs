@@ -17,6 +17,7 @@
 //! Because a model names weights instead of owning them, they can be sharded, offloaded, recomputed or
 //! replaced from outside, through [`Hooks`] and [`ParamTree`].
 
+#![warn(missing_docs)]
 // They panic where nobody can read: standard output may be closed, or its disk full.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 

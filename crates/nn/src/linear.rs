@@ -7,6 +7,7 @@ use crate::forward::Forward;
 use crate::param_tree::{Init, ParamKind, ParamSpec};
 use crate::path::ModulePath;
 
+/// A linear layer, `x W^T + b`; see [`Linear::forward`] for shapes.
 #[derive(Clone, Debug)]
 pub struct Linear {
     path: ModulePath,
@@ -30,6 +31,7 @@ impl Linear {
         }
     }
 
+    /// The same with a bias `[out]`, 0 at the start.
     pub fn with_bias(self) -> Self {
         Self { bias: true, ..self }
     }
@@ -47,6 +49,7 @@ impl Linear {
         Self { std, ..self }
     }
 
+    /// Its parameters: `weight`, and `bias` if it has one.
     pub fn params(&self) -> Vec<ParamSpec> {
         let (shape, kind) = if self.in_out {
             (vec![self.inputs, self.outputs], ParamKind::LinearInOut)

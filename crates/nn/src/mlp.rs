@@ -8,6 +8,7 @@ use crate::linear::Linear;
 use crate::param_tree::ParamSpec;
 use crate::path::ModulePath;
 
+/// `down_proj(silu(gate_proj(x)) * up_proj(x))`, without biases unless asked for.
 #[derive(Clone, Debug)]
 pub struct GatedMlp {
     path: ModulePath,
@@ -17,6 +18,7 @@ pub struct GatedMlp {
 }
 
 impl GatedMlp {
+    /// The module at `path`; weights begin normal with the standard deviation `std`.
     pub fn new(path: ModulePath, hidden: usize, intermediate: usize, std: f32) -> Self {
         let linear =
             |name, inputs, outputs| Linear::new(path.join(name), inputs, outputs).with_std(std);
@@ -39,6 +41,7 @@ impl GatedMlp {
         }
     }
 
+    /// Its parameters, all below its path.
     pub fn params(&self) -> Vec<ParamSpec> {
         [&self.gate_proj, &self.up_proj, &self.down_proj]
             .into_iter()

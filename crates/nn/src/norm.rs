@@ -18,10 +18,12 @@ pub struct RmsNorm {
 }
 
 impl RmsNorm {
+    /// Over a last dim of `dim`; `eps` is added under the root.
     pub fn new(path: ModulePath, dim: usize, eps: f64) -> Self {
         Self { path, dim, eps }
     }
 
+    /// Its parameter, `weight` `[dim]`, of ones.
     pub fn params(&self) -> Vec<ParamSpec> {
         vec![ParamSpec {
             path: self.path.join("weight").to_string(),
@@ -55,6 +57,7 @@ pub struct LayerNorm {
 }
 
 impl LayerNorm {
+    /// Over a last dim of `dim`; `eps` is added under the root.
     pub fn new(path: ModulePath, dim: usize, eps: f64) -> Self {
         Self { path, dim, eps }
     }

@@ -14,14 +14,18 @@ use crate::forward::Adapter;
 /// How a parameter's initial values are drawn.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Init {
+    /// All 0.
     Zeros,
+    /// All 1.
     Ones,
     /// Normal with mean 0.
     Normal {
+        /// The standard deviation.
         std: f32,
     },
     /// Uniform in `[-bound, bound)`.
     Uniform {
+        /// The greatest absolute value.
         bound: f32,
     },
 }
@@ -44,10 +48,13 @@ impl Init {
 /// What a module says of one of its parameters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParamSpec {
+    /// Where the model has it: `layers.0.mlp.up_proj.weight`.
     pub path: String,
     /// The logical shape; what is held here of it, [`Parameter::shard`] tells.
     pub shape: Vec<usize>,
+    /// What it begins with.
     pub init: Init,
+    /// What it is, which decides about weight decay.
     pub kind: ParamKind,
 }
 
@@ -165,6 +172,7 @@ impl ParamTree {
         self.0.adapter.as_ref()
     }
 
+    /// The parameter at a path. Error: there is none.
     pub fn get(&self, path: &str) -> Result<&Arc<Parameter>> {
         match self.0.index.get(path) {
             Some(&i) => Ok(&self.0.parameters[i]),

@@ -22,6 +22,7 @@ impl ModulePath {
         }
     }
 
+    /// As text, with dots: empty at the root.
     pub fn as_str(&self) -> &str {
         &self.0
     }

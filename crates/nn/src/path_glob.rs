@@ -24,6 +24,7 @@ impl PathGlob {
         Ok(Self(glob.compile_matcher()))
     }
 
+    /// Whether `path` fits the pattern.
     pub fn matches(&self, path: &str) -> bool {
         self.0.is_match(as_file_path(path))
     }

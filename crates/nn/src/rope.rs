@@ -109,6 +109,7 @@ impl Rope {
         }
     }
 
+    /// The same with its frequencies scaled, for longer contexts than a model was trained on.
     pub fn with_scaling(mut self, scaling: Option<RopeScaling>) -> Self {
         if let Some(scaling) = scaling {
             self.inv_freq = self.inv_freq.iter().map(|&f| scaling.scale(f)).collect();
@@ -116,6 +117,7 @@ impl Rope {
         self
     }
 
+    /// The angle of each pair per position, radians: `[D/2]`.
     pub fn inv_freq(&self) -> &[f32] {
         &self.inv_freq
     }

@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 /// A device that holds tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Device {
+    /// This machine's memory and cores.
     Cpu,
     /// Holds nothing and computes nothing, but counts what the CPU would: for plans.
     Meta(MetaDevice),

@@ -3,6 +3,7 @@
 use candle_core::{DType, Shape};
 
 /// What can go wrong in a tensor operation.
+#[expect(missing_docs, reason = "a variant's message says what it is of")]
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("{op}: shapes {lhs:?} and {rhs:?} do not fit")]
@@ -34,6 +35,7 @@ pub enum Error {
     Backend(#[from] candle_core::Error),
 }
 
+/// What is made, or why not.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {

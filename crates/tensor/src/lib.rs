@@ -16,6 +16,7 @@
 //! A [`Tensor`] is a view of a pooled buffer on a [`Device`]; operations on tensors that a [`Tape`] watches are
 //! recorded and undone by [`Tape::backward`]. The operations that decide speed are functions in [`fused`].
 
+#![warn(missing_docs)]
 // They panic where nobody can read: standard output may be closed, or its disk full.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 

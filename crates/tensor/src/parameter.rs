@@ -51,6 +51,7 @@ impl Parameter {
         })
     }
 
+    /// Where the model has it: `layers.0.mlp.up_proj.weight`.
     pub fn path(&self) -> &str {
         &self.path
     }
@@ -90,6 +91,7 @@ impl Parameter {
         self.trainable.store(trainable, Ordering::Relaxed);
     }
 
+    /// Whether it is given gradients.
     pub fn is_trainable(&self) -> bool {
         self.trainable.load(Ordering::Relaxed)
     }

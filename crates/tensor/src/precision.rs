@@ -9,6 +9,7 @@ use candle_core::DType;
 /// The precision of a forward pass and of its gradients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Precision {
+    /// Single precision throughout.
     #[default]
     F32,
     /// 8 bits of mantissa and the range of f32.

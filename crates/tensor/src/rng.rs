@@ -18,6 +18,7 @@ pub struct Seed {
 }
 
 impl Seed {
+    /// The stream that a configuration's `seed` names.
     pub fn new(seed: u64) -> Self {
         Self {
             key: seed,
@@ -48,6 +49,7 @@ impl Seed {
         (bits >> 11) as f64 / (1u64 << 53) as f64
     }
 
+    /// The key of its numbers, as operations take it.
     pub fn key(self) -> RngKey {
         RngKey {
             key: self.key,

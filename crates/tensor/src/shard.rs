@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use crate::error::{Error, Result};
 
+/// Which part of a parameter is held here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shard {
     shape: Vec<usize>,
@@ -46,6 +47,7 @@ impl Shard {
         self.ranges.iter().map(Range::len).collect()
     }
 
+    /// Whether that is all of it.
     pub fn is_whole(&self) -> bool {
         let is_all = |(range, &len): (&Range<usize>, &usize)| *range == (0..len);
         self.ranges.iter().zip(&self.shape).all(is_all)

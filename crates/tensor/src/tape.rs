@@ -68,6 +68,7 @@ pub(crate) struct Track {
 }
 
 impl Tape {
+    /// An empty tape.
     pub fn new() -> Self {
         Self::default()
     }
@@ -201,6 +202,7 @@ impl Tape {
         self.inner().nodes.len()
     }
 
+    /// Whether nothing is recorded.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -95,30 +95,37 @@ impl Tensor {
         Ok(Self::from_output(out, DType::F32, device, shape))
     }
 
+    /// How many elements it has in each dim.
     pub fn shape(&self) -> &Shape {
         self.layout.shape()
     }
 
+    /// The sizes of its dims.
     pub fn dims(&self) -> &[usize] {
         self.layout.dims()
     }
 
+    /// The number of its dims.
     pub fn rank(&self) -> usize {
         self.dims().len()
     }
 
+    /// The number of its elements: the product of its dims.
     pub fn elem_count(&self) -> usize {
         self.shape().elem_count()
     }
 
+    /// The type of its elements.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
+    /// Where it is.
     pub fn device(&self) -> Device {
         self.device
     }
 
+    /// Its shape, strides and offset in the buffer it is a view of.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }

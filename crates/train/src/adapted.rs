@@ -21,7 +21,9 @@ use crate::weights::load_params_with;
 /// An adapter being trained.
 #[derive(Clone, Debug)]
 pub struct Adapted {
+    /// The small weights that are trained.
     pub lora: Arc<Lora>,
+    /// The frozen model that they are on.
     pub base: Base,
 }
 

@@ -9,9 +9,13 @@ use crate::guard::Cause;
 /// A step that was skipped or ended its run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BadStep {
+    /// The step, from 1.
     pub step: u64,
+    /// What was wrong with it.
     pub cause: Cause,
+    /// Its loss, nats per token.
     pub loss: f32,
+    /// Its global gradient norm, before clipping.
     pub grad_norm: f32,
     /// What a search for the first tensor that is not finite has found, if there was one.
     pub finding: Option<Finding>,

@@ -18,7 +18,9 @@ pub enum BaseOrigin {
 /// The frozen model under an adapter, as a checkpoint of the adapter remembers it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Base {
+    /// Where its weights are from.
     pub origin: BaseOrigin,
+    /// What its weights are kept in.
     pub dtype: BaseDType,
     /// BLAKE3 of the weights' paths, shapes and values.
     pub fingerprint: String,

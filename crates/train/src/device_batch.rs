@@ -16,6 +16,7 @@ pub struct DeviceBatch {
     /// i64: what the model's output at each position is compared with, or -100 where there is no loss. That is the label
     /// of the next token, or the one in its place, as `prediction` says.
     pub targets: Tensor,
+    /// What the labels are compared with.
     pub prediction: Prediction,
 }
 
@@ -44,6 +45,7 @@ impl DeviceBatch {
         })
     }
 
+    /// u32 `[B, T]`.
     pub fn input_ids(&self) -> &Tensor {
         &self.input.input_ids
     }

@@ -6,6 +6,8 @@ use tt_nn::Error as NnError;
 
 use crate::bad_step::BadStep;
 
+/// What can end a training run, or keep it from starting.
+#[expect(missing_docs, reason = "a variant's message says what it is of")]
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A configuration that cannot be trained, found before the first step.
@@ -95,4 +97,5 @@ fn saved(bad: &BadStep, checkpoint: Option<&Path>) -> String {
     }
 }
 
+/// What is made, or why not.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -7,6 +7,7 @@ use serde::Serialize;
 /// The first tensor that is not finite.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Finding {
+    /// What was looked at.
     pub place: Place,
     /// The path of the weight, or of the module whose output it is; `loss` for the loss.
     pub tensor: String,
@@ -16,6 +17,7 @@ pub struct Finding {
     pub micro_batch: Option<usize>,
     /// The rows of the micro-batch that it came of, counted from 0; empty where they cannot be told apart.
     pub rows: Vec<usize>,
+    /// What it holds.
     pub values: Values,
     /// Of a weight that this process has changed.
     pub changed_by: Option<ChangedBy>,
@@ -24,7 +26,9 @@ pub struct Finding {
 /// What changed a weight last, whose gradient was finite then.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ChangedBy {
+    /// The name of the optimizer.
     pub optimizer: String,
+    /// The step in which it did.
     pub step: u64,
 }
 
@@ -36,6 +40,7 @@ pub enum Place {
     Weight,
     /// The output of a module.
     Forward,
+    /// The loss.
     Loss,
     /// The gradient of a weight.
     Backward,
@@ -44,11 +49,15 @@ pub enum Place {
 /// What is in a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Values {
+    /// All elements.
     pub count: usize,
+    /// Those that are NaN.
     pub nan: usize,
+    /// Those that are infinite.
     pub infinite: usize,
     /// Of those that are finite; `None` if there are none.
     pub min: Option<f32>,
+    /// The greatest of the finite ones; `None` if there is none.
     pub max: Option<f32>,
 }
 

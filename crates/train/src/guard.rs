@@ -30,6 +30,10 @@ impl Default for BadStepsConfig {
     }
 }
 
+#[expect(
+    missing_docs,
+    reason = "named as in the configuration, whose reference says it"
+)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum BadStepAction {
@@ -40,6 +44,7 @@ pub enum BadStepAction {
 /// What becomes of a step.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
+    /// The step is made.
     Apply,
     /// Applied, but worth a word.
     Warn(Spike),
@@ -56,12 +61,15 @@ pub enum Cause {
     NonFinite,
     /// The gradient times the loss scale is not finite, which a smaller scale may mend.
     Overflow {
+        /// The loss scale that it was made with.
         scale: f32,
     },
+    /// A loss or gradient norm far above that of the steps before.
     Spike(Spike),
 }
 
-/// See the module.
+/// Whether the gradient of a step may reach the weights: asked once a step, after its one read and before the optimizer
+/// moves, so that nothing of a step that is refused or skipped is in any weight or optimizer state.
 #[derive(Clone, Debug, Default)]
 pub struct StepGuard {
     bad_steps: BadStepsConfig,
@@ -80,6 +88,7 @@ pub struct GuardState {
 }
 
 impl StepGuard {
+    /// A guard that has seen no step.
     pub fn new(bad_steps: &BadStepsConfig, spikes: &SpikeGuardConfig) -> Self {
         Self {
             bad_steps: bad_steps.clone(),

@@ -26,15 +26,23 @@ use crate::validation::Continuation;
 
 /// All that a run needs, already lowered from configuration.
 pub struct TrainJob {
+    /// What is trained.
     pub model: Arc<dyn Model>,
     /// Initial parameters; replaced by the checkpoint's when resuming.
     pub params: ParamTree,
+    /// What is learned.
     pub trainer: Box<dyn Trainer>,
+    /// What changes the weights.
     pub optimizers: Optimizers,
+    /// The group `trainer`.
     pub config: TrainerConfig,
+    /// What it is trained on.
     pub data: Pipeline,
+    /// Where it is trained.
     pub device: Device,
+    /// What products are computed in.
     pub precision: Precision,
+    /// Decides dropout and other random numbers.
     pub seed: u64,
     /// Modules that are run again in the backward pass.
     pub recompute: Option<Arc<dyn Recompute>>,
@@ -44,6 +52,7 @@ pub struct TrainJob {
     pub token_ids: TokenIds,
     /// Goes on from here. `params` must have been loaded from it.
     pub resume: Option<Checkpoint>,
+    /// Asks the run to save and stop.
     pub stop: StopFlag,
 }
 
@@ -68,7 +77,9 @@ impl From<Ending> for End {
 /// What a run leaves behind.
 #[derive(Debug)]
 pub struct Outcome {
+    /// How it ended.
     pub ending: Ending,
+    /// Steps done.
     pub step: u64,
     /// The passes over the data that were to be made, and whether they were: or else `max_steps` came first.
     pub epochs: Option<(u64, bool)>,
@@ -84,6 +95,7 @@ pub struct Outcome {
     pub checkpoint: PathBuf,
     /// Over this process's steps, without validation and checkpoints.
     pub tokens_per_second: f64,
+    /// What the model has made of prompts at the end.
     pub continuations: Vec<Continuation>,
 }
 

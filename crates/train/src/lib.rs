@@ -20,6 +20,7 @@
 //! }
 //! ```
 
+#![warn(missing_docs)]
 // They panic where nobody can read: standard output may be closed, or its disk full.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 

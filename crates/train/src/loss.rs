@@ -17,6 +17,7 @@ pub struct Loss {
 /// A number to log beside the loss: a sum over the tokens (or rows, or pairs) of a micro-batch, and what sums over a whole
 /// step, or the whole of validation, are divided by.
 pub struct Mean {
+    /// As it is logged.
     pub name: &'static str,
     /// f32, one element.
     pub sum: Tensor,

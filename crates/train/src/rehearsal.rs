@@ -24,16 +24,23 @@ use crate::validation::validate;
 
 /// What a run is made of, its data left out; tensors are on `device`.
 pub struct Rehearsal {
+    /// Counts memory and operations.
     pub device: MetaDevice,
+    /// What is trained.
     pub model: Arc<dyn Model>,
+    /// Its parameters, without memory.
     pub params: ParamTree,
+    /// What is learned.
     pub trainer: Box<dyn Trainer>,
+    /// What changes the weights.
     pub optimizers: Optimizers,
+    /// The group `trainer`.
     pub config: TrainerConfig,
     /// Modules that are run again in the backward pass.
     pub recompute: Option<Arc<dyn Recompute>>,
     /// What products are computed in.
     pub precision: Precision,
+    /// Tokens of a row.
     pub sequence_length: usize,
     /// What the collator declares of its batches.
     pub batch: BatchSpec,
@@ -42,12 +49,15 @@ pub struct Rehearsal {
 /// What a run takes. Bytes, unless a name says otherwise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Footprint {
+    /// Each parameter.
     pub parameters: Vec<ParameterCount>,
+    /// Bytes of the weights.
     pub weights: u64,
     /// The weights that a checkpoint holds: those that are trained.
     pub saved_weights: u64,
     /// Of all trainable parameters, held from the first micro-batch to the optimizer's step.
     pub gradients: u64,
+    /// Bytes of the optimizers' state.
     pub optimizer: u64,
     /// What the forward pass of a micro-batch keeps for its backward pass, the batch included.
     pub activations: u64,
@@ -64,12 +74,16 @@ pub struct Footprint {
 /// One parameter's path and number of elements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParameterCount {
+    /// Where the model has it.
     pub path: String,
+    /// How many numbers it is.
     pub elements: u64,
+    /// Whether it is trained.
     pub is_trainable: bool,
 }
 
 impl Rehearsal {
+    /// Makes a step without memory, and counts what it would take.
     pub fn run(self) -> Result<Footprint> {
         let Self {
             device,

@@ -32,6 +32,10 @@ impl Default for SpikeGuardConfig {
     }
 }
 
+#[expect(
+    missing_docs,
+    reason = "named as in the configuration, whose reference says it"
+)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SpikeAction {
@@ -45,9 +49,11 @@ pub enum SpikeAction {
 pub struct Spike {
     /// `loss` or `grad_norm`.
     pub name: &'static str,
+    /// The loss, or the norm.
     pub value: f32,
     /// Over the steps before.
     pub mean: f64,
+    /// Standard deviation of the steps before.
     pub std: f64,
 }
 

@@ -17,11 +17,15 @@ const STATE: &str = "trainer_state/state.json";
 /// Written by training, and read by whoever asks what a checkpoint is of.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrainState {
+    /// Steps done.
     pub step: u64,
     /// Tokens seen.
     pub tokens: u64,
+    /// Steps that were applied: those done without those skipped.
     pub optimizer_steps: u64,
+    /// The run's `seed`.
     pub seed: u64,
+    /// How far the data has been used.
     pub cursor: Cursor,
     /// Fingerprint of the data that the cursor is a position in.
     #[serde(default)]
@@ -47,6 +51,7 @@ pub struct TrainState {
 /// What a checkpoint says of an optimizer besides its tensors.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OptimizerState {
+    /// Which optimizer it is.
     pub name: String,
     /// `trainer.optimizer.type`.
     #[serde(rename = "type")]

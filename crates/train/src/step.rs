@@ -20,7 +20,9 @@ use crate::training::Training;
 
 /// What is to become of a step.
 pub struct Judgement {
+    /// What the step comes to.
     pub numbers: StepNumbers,
+    /// What is to be done with it.
     pub verdict: Verdict,
     /// What gradients are multiplied by to be those of the mean loss, clipped: f32 `[1]`.
     grad_scale: Tensor,
@@ -29,11 +31,13 @@ pub struct Judgement {
 /// What came of a step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepOutput {
+    /// What the step came to.
     pub numbers: StepNumbers,
     /// Rate of the step, the first optimizer's if there are several.
     pub lr: f64,
     /// What the optimizers report by name: of several each one's rate, and their metrics where they are due.
     pub of_optimizers: Vec<(String, Scalar)>,
+    /// What was done with it.
     pub verdict: Verdict,
 }
 

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct StopFlag(Arc<AtomicBool>);
 
 impl StopFlag {
+    /// Asks for the run to save and stop.
     pub fn request(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -18,6 +19,7 @@ impl StopFlag {
         &self.0
     }
 
+    /// Whether that was asked for.
     pub fn is_requested(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }

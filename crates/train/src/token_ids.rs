@@ -10,7 +10,9 @@ use tt_data::Tokenizer;
 /// Keys that both files have.
 const IDS: [&str; 3] = ["bos_token_id", "eos_token_id", "pad_token_id"];
 
-/// What `config.json` and `generation_config.json` say; see the module.
+/// The tokens that begin, end and fill up texts, and how continuations are drawn, as `config.json` and
+/// `generation_config.json` say it. Those of a base model are carried on into what is trained from it; the end of a
+/// document that the training data has is one more end.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TokenIds {
     /// Of `config.json` the ids alone.

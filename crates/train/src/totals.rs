@@ -20,9 +20,11 @@ pub struct Totals {
 /// The numbers of a step on the host.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepNumbers {
+    /// Mean over the step, nats per token.
     pub loss: f32,
     /// Global L2 norm of the gradient before clipping.
     pub grad_norm: f32,
+    /// Means of the trainer's further numbers, by name.
     pub scalars: Vec<(&'static str, f32)>,
 }
 

@@ -14,12 +14,17 @@ use crate::stop::StopFlag;
 
 /// Model, parameters, optimizers and position of a run.
 pub struct Training {
+    /// What is trained.
     pub model: Arc<dyn Model>,
+    /// Its parameters.
     pub params: ParamTree,
+    /// What changes them.
     pub optimizers: Optimizers,
+    /// How gradients are bounded.
     pub clipping: Clipping,
     /// Every how many steps the optimizers' metrics are made.
     pub metrics_interval: Option<u64>,
+    /// Where it is trained.
     pub device: Device,
     /// Root of the run's randomness.
     pub seed: Seed,
@@ -46,7 +51,9 @@ pub struct Training {
 /// How gradients of the mean loss are bounded: first all by their norm, then each element by its value.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Clipping {
+    /// Greatest global norm.
     pub max_norm: Option<f64>,
+    /// Greatest absolute value of an element.
     pub max_value: Option<f64>,
 }
 

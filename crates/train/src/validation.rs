@@ -93,7 +93,9 @@ fn cross_entropy(fwd: &Forward, model: &dyn Model, batch: &DeviceBatch) -> Resul
 /// A prompt from the validation split and what the model makes of it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Continuation {
+    /// What was given.
     pub prompt: String,
+    /// What the model made of it.
     pub text: String,
 }
 

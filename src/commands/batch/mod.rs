@@ -18,9 +18,13 @@ use crate::invocation::Invocation;
 use crate::out;
 use crate::setup::{check_data, data_problem, pretrained::Pretrained};
 
+/// What is wrong with the configuration itself.
+pub(crate) fn check(invocation: &Invocation) -> Result<(), Diagnostics> {
+    check_data(&invocation.composition, &invocation.plugins)
+}
+
 pub(crate) fn run(invocation: Invocation) -> Result<ExitCode, Failure> {
-    let composition = &invocation.composition;
-    check_data(composition, &invocation.plugins)?;
+    check(&invocation)?;
     let data = open(&invocation)?;
     let mut batches = data.train(None).map_err(Failure::run)?;
     let options = &invocation.options;

@@ -54,6 +54,9 @@ impl Builder<'_> {
         } else if item.is_primary && !options.is_empty() {
             problem = problem.note(format!("configs: {}", options.join(", ")));
         }
+        let package = item.final_package();
+        let top = package.split('.').next().unwrap_or_default();
+        self.absent.push(top.to_string());
         let path = self.repository.search_path();
         self.problems
             .push(problem.note(format!("search path: {path}")));

@@ -37,6 +37,8 @@ pub(crate) struct Builder<'a> {
     /// A group left at `???` is skipped and not refused.
     pub skip_missing: bool,
     pub(super) problems: Diagnostics,
+    /// Top-level keys that an option which does not exist would have filled.
+    pub(super) absent: Vec<String>,
     /// Override keys that were given two choices, one of them by `+`.
     conflicts: Vec<String>,
     ancestors: Vec<String>,
@@ -47,6 +49,10 @@ pub(crate) struct Built {
     pub roots: Vec<TreeNode>,
     pub merges: Vec<Merge>,
     pub choices: Choices,
+    /// Options that do not exist, and nothing else: the rest of the tree is whole.
+    pub problems: Diagnostics,
+    /// Top-level keys that they would have filled.
+    pub absent: Vec<String>,
 }
 
 impl<'a> Builder<'a> {
@@ -61,6 +67,7 @@ impl<'a> Builder<'a> {
             choices,
             skip_missing: false,
             problems: Diagnostics::new(),
+            absent: Vec::new(),
             conflicts: Vec::new(),
             ancestors: Vec::new(),
         }
@@ -80,16 +87,24 @@ impl<'a> Builder<'a> {
             if lenient && self.turn_one(&mut turned) {
                 self.choices.restart();
                 self.problems = Diagnostics::new();
+                self.absent.clear();
                 self.conflicts.clear();
                 continue;
             }
             if self.problems.is_empty() {
                 self.choices.check_used(&mut self.problems);
             }
-            return self.problems.into_result(Built {
+            let rest_is_whole = self.problems.len() == self.absent.len()
+                && self.absent.iter().all(|key| !key.is_empty());
+            if !rest_is_whole {
+                return Err(self.problems);
+            }
+            return Ok(Built {
                 roots,
                 merges,
                 choices: self.choices,
+                problems: self.problems,
+                absent: self.absent,
             });
         }
     }

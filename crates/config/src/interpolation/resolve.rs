@@ -26,7 +26,9 @@ pub(crate) type Path = Vec<Key>;
 /// Whether `???` may be left in a resolved tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
+    /// It stays in the tree.
     Keep,
+    /// It is an error, at the place where it stands.
     Refuse,
 }
 

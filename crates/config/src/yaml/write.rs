@@ -212,6 +212,7 @@ impl Node {
         to_yaml(self)
     }
 
+    /// As JSON, interpolations as they are written.
     pub fn to_json(&self) -> Json {
         to_json(self)
     }

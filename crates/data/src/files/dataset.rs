@@ -53,7 +53,9 @@ impl Default for FilesConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum DataFiles {
+    /// All of the split `train`.
     Of(Paths),
+    /// Those of each split.
     BySplit(BTreeMap<String, Paths>),
 }
 
@@ -61,7 +63,9 @@ pub enum DataFiles {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Paths {
+    /// One.
     One(String),
+    /// Several, in order.
     Many(Vec<String>),
 }
 

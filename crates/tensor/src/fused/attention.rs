@@ -20,12 +20,23 @@ use crate::tensor::Tensor;
 pub struct Attention {
     /// `None`: `1 / sqrt(D)`.
     pub scale: Option<f32>,
+    /// Whether a query sees no key after its own position.
     pub causal: bool,
     /// A query sees this many positions, itself included.
     pub window: Option<usize>,
+    /// Ids of queries `[B, Tq]` and of keys `[B, Tk]`, u32: a query sees keys of its own id only. `None`: all are of one
+    /// segment.
     pub segments: Option<(Tensor, Tensor)>,
 }
 
+/// `softmax(q k^T * scale + mask) v`, the scores made block by block and never held whole.
+///
+/// Shapes: `q` `[B, Tq, H, D]`, `k` and `v` `[B, Tk, Hkv, D]`, where `Hkv` divides `H` and each key head serves
+/// `H / Hkv` query heads; the result is `[B, Tq, H, D]`. All three are of one type (f32, bf16 or f16), which is the
+/// result's; softmax and sums are f32. The last query is aligned with the last key, so that with keys from a cache the
+/// queries stand at the end. A query that sees no key gives 0.
+///
+/// Errors: shapes, types or devices that do not fit; `causal` with fewer keys than queries.
 pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, options: &Attention) -> Result<Tensor> {
     const OP: &str = "attention";
     let device = common_device(OP, &[q.device, k.device, v.device])?;

@@ -25,9 +25,17 @@ pub struct CrossEntropy {
     pub lse_squares: Tensor,
 }
 
-/// Loss of `hidden` `[.., D]` through `head` `[V, D]` (with a bias `[V]` or without) against `labels` i64 `[..]`, summed.
+/// The loss of a language model: a linear head and cross-entropy in one, summed over the tokens that have a label.
 ///
-/// By token: [`linear_token_losses`](super::linear_token_losses).
+/// Shapes: `hidden` `[.., D]`, `head` `[V, D]` (with a bias `[V]` or without), `labels` i64 with `hidden`'s leading dims.
+/// A token's loss is `logsumexp(z) - (1 - s) z[label] - s mean(z) + w logsumexp(z)^2` for logits `z`, smoothing `s` and
+/// z-loss `w` ([`CrossEntropyParams`]); tokens whose label is `ignore_index` have none.
+///
+/// Products are of `hidden`'s type, logits f32. Logits are held for a chunk of tokens at a time; the gradients are made
+/// with them, and the backward pass only scales those. So the gradient must be that of the sum: weigh tokens with
+/// [`linear_token_losses`](super::linear_token_losses) instead.
+///
+/// Errors: shapes, types or devices that do not fit; a label that is neither below `V` nor `ignore_index`.
 pub fn linear_cross_entropy(
     hidden: &Tensor,
     head: &(impl Into<Head> + Clone),

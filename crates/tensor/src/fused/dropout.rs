@@ -11,6 +11,10 @@ use crate::fused::{alloc_like, dense, finish};
 use crate::tape::record;
 use crate::tensor::Tensor;
 
+/// `x` with each element kept with probability `1 - p` and divided by that, or 0 else; of `x`'s shape and type.
+///
+/// Which are kept is a function of `rng` and of the element's position alone: a key for each place and step
+/// (`fwd.seed("name").key()`), or the same elements fall out again. Error: `p` outside `[0, 1)`.
 pub fn dropout(x: &Tensor, p: f32, rng: RngKey) -> Result<Tensor> {
     if !(0.0..1.0).contains(&p) {
         let why = format!("probability {p} is not in [0, 1)");

@@ -12,6 +12,10 @@ use crate::fused::dense;
 use crate::tape::{Saved, record};
 use crate::tensor::Tensor;
 
+/// Rows of a table by id: `y[.., :] = weight[ids[..], :]`.
+///
+/// Shapes: `weight` `[V, D]`, `ids` u32 of any shape; the result has `D` appended and is f32. The gradient is added to the
+/// table's in place, in the order of the ids. Errors: types that do not fit; an id that is not below `V`.
 pub fn embedding(weight: &Tensor, ids: &Tensor) -> Result<Tensor> {
     let device = common_device("embedding", &[weight.device, ids.device])?;
     let weight = dense("embedding", weight)?;

@@ -12,7 +12,9 @@ use crate::tensor::Tensor;
 /// Weight `[V, D]` and, if it has one, bias `[V]` of the layer that makes logits.
 #[derive(Clone, Debug)]
 pub struct Head {
+    /// `[V, D]`.
     pub weight: Tensor,
+    /// `[V]`.
     pub bias: Option<Tensor>,
 }
 

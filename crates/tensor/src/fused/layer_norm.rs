@@ -13,7 +13,10 @@ use crate::fused::{dense, dense_f32, expect_shape};
 use crate::tape::{Saved, record};
 use crate::tensor::Tensor;
 
-/// `x` `[.., D]` to the same shape, of the type `dtype`; `weight` and `bias` are `[D]`.
+/// LayerNorm over the last dim: `(x - mean) / sqrt(var + eps) * weight + bias`, `var` the mean of squares, not corrected.
+///
+/// Shapes: `x` `[.., D]`, `weight` and `bias` `[D]`, f32; the result has `x`'s shape and the type `dtype`. Arithmetic is f32.
+/// Errors: shapes, types or devices that do not fit.
 pub fn layer_norm(
     x: &Tensor,
     weight: &Tensor,

@@ -21,7 +21,10 @@ pub(super) enum WeightLayout {
     InOut,
 }
 
-/// `x` `[.., K]` through `weight` `[N, K]` and `bias` `[N]`: `[.., N]`, of `x`'s type.
+/// `x W^T + b`: `x` `[.., K]` through `weight` `[N, K]` and `bias` `[N]` to `[.., N]`.
+///
+/// The product and the result are of `x`'s type; a wider weight is rounded as it is read, never copied. Gradients:
+/// `dx = dy W`, `dW += dy^T x`, `db +=` the sum of `dy` over rows. Errors: shapes, types or devices that do not fit.
 pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     linear_to(x.dtype, x, weight, bias, WeightLayout::OutIn)
 }

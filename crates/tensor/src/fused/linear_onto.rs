@@ -12,6 +12,10 @@ use crate::ops::product;
 use crate::tape::{Saved, record};
 use crate::tensor::Tensor;
 
+/// `y + x W^T`: what a linear layer gives, added to `y`, and in its memory unless somebody else holds that.
+///
+/// Shapes: `y` `[.., N]`, `x` `[.., K]` of the same type, `weight` `[N, K]`. Gradients: `dy = dz`, `dx = dz W`,
+/// `dW += dz^T x`. Errors: shapes, types or devices that do not fit.
 pub fn linear_onto(mut y: Tensor, x: &Tensor, weight: &Tensor) -> Result<Tensor> {
     const OP: &str = "linear_onto";
     common_device(OP, &[y.device, x.device, weight.device])?;

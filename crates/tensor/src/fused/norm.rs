@@ -12,7 +12,10 @@ use crate::fused::{alloc_like, dense, dense_f32, expect_shape, finish};
 use crate::tape::{Saved, record};
 use crate::tensor::Tensor;
 
-/// `dtype` is that of the result.
+/// RMSNorm over the last dim: `x / sqrt(mean(x^2) + eps) * weight`.
+///
+/// Shapes: `x` `[.., D]`, `weight` `[D]`, f32; the result has `x`'s shape and the type `dtype`: a norm is where the f32
+/// residual stream turns into the operand of a product. Errors: shapes, types or devices that do not fit.
 pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f32, dtype: DType) -> Result<Tensor> {
     let device = common_device("rms_norm", &[x.device, weight.device])?;
     let x = dense("rms_norm", x)?;

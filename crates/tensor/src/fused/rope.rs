@@ -29,6 +29,11 @@ pub fn rope_tables(inv_freq: &[f32], positions: usize, device: Device) -> Result
     Ok((cos, sin))
 }
 
+/// Rotary position embedding of queries or keys, before attention.
+///
+/// Shapes: `x` `[B, T, H, D]`, `D` even; `cos` and `sin` `[P, D/2]`, f32, as [`rope_tables`] makes them; `positions` `[B, T]`,
+/// u32, below `P`. The result has `x`'s shape and type. Pairs are (i, i + D/2), as in Hugging Face's Llama.
+/// Errors: `D` odd, or tables that do not fit it; a position that is not below `P`.
 pub fn rope(x: &Tensor, cos: &Tensor, sin: &Tensor, positions: &Tensor) -> Result<Tensor> {
     common_device(
         "rope",

@@ -63,6 +63,7 @@ pub struct StepSums {
 }
 
 impl StepSums {
+    /// Zeros for that many slots.
     pub fn new(slots: usize, device: Device) -> Result<Self> {
         let values = Tensor::zeros((slots, 3), device)?;
         Ok(Self { values })

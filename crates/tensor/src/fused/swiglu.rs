@@ -8,6 +8,10 @@ use crate::fused::{alloc_like, dense, expect_shape, finish};
 use crate::tape::record;
 use crate::tensor::Tensor;
 
+/// SwiGLU's gate: `silu(gate) * up` with `silu(x) = x / (1 + exp(-x))`, element by element.
+///
+/// Both are of one shape and one type, and so is the result: nothing is broadcast. Errors: shapes, types or devices that do
+/// not fit.
 pub fn swiglu(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
     let device = common_device("swiglu", &[gate.device, up.device])?;
     let (gate, up) = (dense("swiglu", gate)?, dense("swiglu", up)?);

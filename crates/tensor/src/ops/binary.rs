@@ -36,7 +36,9 @@ fn apply<B: BinaryOpT>(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 }
 
 impl Tensor {
-    /// The sum; of f32 and a 16-bit float it is f32.
+    /// `self + rhs`, broadcast as NumPy does: shapes are aligned at their last dims, and a dim of 1 is repeated.
+    ///
+    /// Of one type, or f32 and a 16-bit float, which give f32. Errors: shapes, types or devices that do not fit.
     pub fn add(&self, rhs: &Tensor) -> Result<Tensor> {
         if self.shape() == rhs.shape() && self.dtype == DType::F32 {
             return self.add_float(rhs);
@@ -83,6 +85,7 @@ impl Tensor {
         })
     }
 
+    /// `self - rhs`. Broadcasting and errors are those of [`Tensor::add`], the types equal.
     pub fn sub(&self, rhs: &Tensor) -> Result<Tensor> {
         let (a, b) = broadcast("sub", self, rhs)?;
         let out = apply::<op::Sub>(&a, &b)?;
@@ -95,6 +98,7 @@ impl Tensor {
         })
     }
 
+    /// `self * rhs`, element by element. Broadcasting and errors are those of [`Tensor::add`], the types equal.
     pub fn mul(&self, rhs: &Tensor) -> Result<Tensor> {
         let (a, b) = broadcast("mul", self, rhs)?;
         let out = apply::<op::Mul>(&a, &b)?;
@@ -111,6 +115,7 @@ impl Tensor {
         })
     }
 
+    /// `self / rhs`, element by element; what is divided by 0 is infinite or NaN. Broadcasting and errors are those of [`Tensor::add`], the types equal.
     pub fn div(&self, rhs: &Tensor) -> Result<Tensor> {
         let (a, b) = broadcast("div", self, rhs)?;
         let out = apply::<op::Div>(&a, &b)?;
@@ -124,38 +129,50 @@ impl Tensor {
         })
     }
 
+    /// The larger of each two elements; at a tie the gradient is the left one's.
+    ///
+    /// Broadcasting and errors are those of [`Tensor::add`], the types equal.
     pub fn maximum(&self, rhs: &Tensor) -> Result<Tensor> {
         let (a, b) = broadcast("maximum", self, rhs)?;
         let out = apply::<op::Maximum>(&a, &b)?;
         pick("maximum", &a, &b, out, CmpOp::Ge)
     }
 
+    /// The smaller of each two elements; at a tie the gradient is the left one's.
+    ///
+    /// Broadcasting and errors are those of [`Tensor::add`], the types equal.
     pub fn minimum(&self, rhs: &Tensor) -> Result<Tensor> {
         let (a, b) = broadcast("minimum", self, rhs)?;
         let out = apply::<op::Minimum>(&a, &b)?;
         pick("minimum", &a, &b, out, CmpOp::Le)
     }
 
+    /// u8, 1 where `self` is equal to `rhs` and 0 elsewhere; broadcast as [`Tensor::add`], without a gradient.
     pub fn eq(&self, rhs: &Tensor) -> Result<Tensor> {
         self.compare(rhs, CmpOp::Eq)
     }
 
+    /// u8, 1 where `self` is not equal to `rhs` and 0 elsewhere; broadcast as [`Tensor::add`], without a gradient.
     pub fn ne(&self, rhs: &Tensor) -> Result<Tensor> {
         self.compare(rhs, CmpOp::Ne)
     }
 
+    /// u8, 1 where `self` is less than `rhs` and 0 elsewhere; broadcast as [`Tensor::add`], without a gradient.
     pub fn lt(&self, rhs: &Tensor) -> Result<Tensor> {
         self.compare(rhs, CmpOp::Lt)
     }
 
+    /// u8, 1 where `self` is at most `rhs` and 0 elsewhere; broadcast as [`Tensor::add`], without a gradient.
     pub fn le(&self, rhs: &Tensor) -> Result<Tensor> {
         self.compare(rhs, CmpOp::Le)
     }
 
+    /// u8, 1 where `self` is greater than `rhs` and 0 elsewhere; broadcast as [`Tensor::add`], without a gradient.
     pub fn gt(&self, rhs: &Tensor) -> Result<Tensor> {
         self.compare(rhs, CmpOp::Gt)
     }
 
+    /// u8, 1 where `self` is at least `rhs` and 0 elsewhere; broadcast as [`Tensor::add`], without a gradient.
     pub fn ge(&self, rhs: &Tensor) -> Result<Tensor> {
         self.compare(rhs, CmpOp::Ge)
     }
@@ -171,7 +188,9 @@ impl Tensor {
         Ok(Tensor::from_output(out, DType::U8, a.device, shape))
     }
 
-    /// `on_true` where this u8 tensor is not 0, else `on_false`; all three broadcast together.
+    /// `on_true` where this u8 tensor is not 0, else `on_false`; all three are broadcast together, as in [`Tensor::add`].
+    ///
+    /// Gradients go to the one that was taken. Errors: `self` is not u8; shapes, types or devices that do not fit.
     pub fn where_cond(&self, on_true: &Tensor, on_false: &Tensor) -> Result<Tensor> {
         self.expect_dtype("where_cond", DType::U8)?;
         let (a, b) = broadcast("where_cond", on_true, on_false)?;

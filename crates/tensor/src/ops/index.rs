@@ -10,7 +10,9 @@ use crate::tape::record;
 use crate::tensor::Tensor;
 
 impl Tensor {
-    /// Rows `ids` (rank 1) of a dim, in their order.
+    /// Rows `ids` of a dim, in their order: `self` with that dim replaced by `ids`' length. `ids` is of rank 1, u32 or i64.
+    ///
+    /// Errors: a dim that there is not; an id beyond it.
     pub fn index_select(&self, ids: &Tensor, dim: usize) -> Result<Tensor> {
         let [count] = ids.dims_of("index_select")?;
         self.expect_dim("index_select", dim)?;
@@ -30,7 +32,10 @@ impl Tensor {
         })
     }
 
-    /// This tensor with row `j` of `source` added to row `ids[j]` of a dim.
+    /// This tensor with row `j` of `source` added to row `ids[j]` of a dim; rows may be named twice. `ids` is of rank 1, u32 or
+    /// i64, as long as that dim of `source`, whose other dims are `self`'s.
+    ///
+    /// Errors: a dim that there is not; an id beyond it; shapes that do not fit.
     pub fn index_add(&self, ids: &Tensor, source: &Tensor, dim: usize) -> Result<Tensor> {
         self.expect_dim("index_add", dim)?;
         let (x, i, s) = (self.read(), ids.read(), source.read());
@@ -50,7 +55,11 @@ impl Tensor {
         })
     }
 
-    /// `out[i][j][k] = x[i][ids[i][j][k]][k]` for dim 1, and so on.
+    /// Elements by index along a dim: `out[i][j][k] = self[i][ids[i][j][k]][k]` for dim 1, and so on. `ids` is u32 or i64, of
+    /// `self`'s rank, and gives the result its shape: the log-probability of a token `[B, T]` is
+    /// `log_p.gather(&ids.reshape((b, t, 1))?, 2)?`.
+    ///
+    /// Errors: a dim that there is not; an id beyond it.
     pub fn gather(&self, ids: &Tensor, dim: usize) -> Result<Tensor> {
         self.expect_dim("gather", dim)?;
         let source = self.contiguous()?;

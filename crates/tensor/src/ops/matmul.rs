@@ -12,6 +12,11 @@ use crate::tape::{Saved, record};
 use crate::tensor::Tensor;
 
 impl Tensor {
+    /// The matrix product: `self` `[.., m, k]` times `rhs` `[.., k, n]` is `[.., m, n]`, of the type of both.
+    ///
+    /// Leading dims must be equal: nothing is broadcast, [`Tensor::expand`] does that without copying. Strides may be any, so
+    /// a transposed operand costs nothing. Gradients: `da = dc b^T`, `db = a^T dc`.
+    /// Errors: shapes, types or devices that do not fit; a rank below 2.
     pub fn matmul(&self, rhs: &Tensor) -> Result<Tensor> {
         common_device("matmul", &[self.device, rhs.device])?;
         expect_float("matmul", self)?;

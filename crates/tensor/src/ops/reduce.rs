@@ -38,6 +38,7 @@ impl Tensor {
         self.reshape(kept.into_iter().map(|(_, &size)| size).collect::<Vec<_>>())
     }
 
+    /// The sum over `dims`, which stay with size 1. Of `self`'s type. Error: a dim that there is not.
     pub fn sum_keepdim(&self, dims: &[usize]) -> Result<Tensor> {
         let out = self.reduce(ReduceOp::Sum, dims)?;
         let before = self.shape().clone();
@@ -47,6 +48,8 @@ impl Tensor {
         })
     }
 
+    /// The sum over `dims`, which are dropped: `[2, 3, 5]` over `[0, 2]` gives `[3]`. Of `self`'s type. Error: a dim that there
+    /// is not.
     pub fn sum(&self, dims: &[usize]) -> Result<Tensor> {
         self.sum_keepdim(dims)?.drop_dims(dims)
     }
@@ -56,28 +59,38 @@ impl Tensor {
         self.sum(&(0..self.rank()).collect::<Vec<_>>())
     }
 
+    /// The mean over `dims`, which stay with size 1. Of `self`'s type. Error: a dim that there is not.
     pub fn mean_keepdim(&self, dims: &[usize]) -> Result<Tensor> {
         let sum = self.sum_keepdim(dims)?;
         let count: usize = dims.iter().map(|&dim| self.dims()[dim]).product();
         sum.affine(1.0 / count as f64, 0.0)
     }
 
+    /// The mean over `dims`, which are dropped. Of `self`'s type. Error: a dim that there is not.
     pub fn mean(&self, dims: &[usize]) -> Result<Tensor> {
         self.mean_keepdim(dims)?.drop_dims(dims)
     }
 
+    /// The largest element along a dim, which stays with size 1. At a tie the gradient goes to all that attain it. Error: a dim
+    /// that there is not.
     pub fn max_keepdim(&self, dim: usize) -> Result<Tensor> {
         self.extremum("max", ReduceOp::Max, dim)
     }
 
+    /// The smallest element along a dim, which stays with size 1. At a tie the gradient goes to all that attain it. Error: a dim
+    /// that there is not.
     pub fn min_keepdim(&self, dim: usize) -> Result<Tensor> {
         self.extremum("min", ReduceOp::Min, dim)
     }
 
+    /// The largest element along a dim, which is dropped. At a tie the gradient goes to all that attain it. Error: a dim that
+    /// there is not.
     pub fn max(&self, dim: usize) -> Result<Tensor> {
         self.max_keepdim(dim)?.drop_dims(&[dim])
     }
 
+    /// The smallest element along a dim, which is dropped. At a tie the gradient goes to all that attain it. Error: a dim that
+    /// there is not.
     pub fn min(&self, dim: usize) -> Result<Tensor> {
         self.min_keepdim(dim)?.drop_dims(&[dim])
     }
@@ -92,7 +105,8 @@ impl Tensor {
         })
     }
 
-    /// The position of the largest element along a dim, u32, the first one at a tie.
+    /// The position of the largest element along a dim, which is dropped: u32, the first one at a tie, without a gradient.
+    /// Error: a dim that there is not.
     pub fn argmax(&self, dim: usize) -> Result<Tensor> {
         self.reduce(ReduceOp::ArgMax, &[dim])?.drop_dims(&[dim])
     }
@@ -111,16 +125,20 @@ impl Tensor {
         summed.reshape(shape.clone())
     }
 
-    /// `log(sum(exp(x)))` along a dim, kept with size 1; the largest element is taken out first.
+    /// `log(sum(exp(x)))` along a dim, which stays with size 1; the largest element is taken out first, so that nothing
+    /// overflows. Error: a dim that there is not.
     pub fn log_sum_exp_keepdim(&self, dim: usize) -> Result<Tensor> {
         let max = self.detach().max_keepdim(dim)?;
         self.sub(&max)?.exp()?.sum_keepdim(&[dim])?.log()?.add(&max)
     }
 
+    /// `x - log(sum(exp(x)))` along a dim: logarithms of probabilities that sum to 1, of `self`'s shape. Error: a dim that
+    /// there is not.
     pub fn log_softmax(&self, dim: usize) -> Result<Tensor> {
         self.sub(&self.log_sum_exp_keepdim(dim)?)
     }
 
+    /// `exp(x) / sum(exp(x))` along a dim: probabilities that sum to 1, of `self`'s shape. Error: a dim that there is not.
     pub fn softmax(&self, dim: usize) -> Result<Tensor> {
         self.log_softmax(dim)?.exp()
     }

@@ -34,7 +34,7 @@ fn differentiable<B: UnaryOpT>(
 }
 
 impl Tensor {
-    /// `x * mul + add`.
+    /// `self * mul + add`, element by element.
     pub fn affine(&self, mul: f64, add: f64) -> Result<Tensor> {
         let x = self.read();
         let out = on_device!(self.device, S, {
@@ -48,11 +48,12 @@ impl Tensor {
         })
     }
 
+    /// `-self`.
     pub fn neg(&self) -> Result<Tensor> {
         self.affine(-1.0, 0.0)
     }
 
-    /// `x` to a constant power.
+    /// `self^exponent`; NaN for a negative element and an exponent that is no integer.
     pub fn powf(&self, exponent: f64) -> Result<Tensor> {
         let x = self.read();
         let out = on_device!(self.device, S, {
@@ -68,48 +69,58 @@ impl Tensor {
         })
     }
 
+    /// `e^self`.
     pub fn exp(&self) -> Result<Tensor> {
         differentiable::<op::Exp>("exp", self, |_, y| Ok(y.clone()))
     }
 
+    /// The natural logarithm; NaN below 0.
     pub fn log(&self) -> Result<Tensor> {
         differentiable::<op::Log>("log", self, |x, _| x.recip())
     }
 
+    /// The square root; NaN below 0. Its gradient at 0 is infinite.
     pub fn sqrt(&self) -> Result<Tensor> {
         differentiable::<op::Sqrt>("sqrt", self, |_, y| y.recip()?.affine(0.5, 0.0))
     }
 
+    /// `self * self`.
     pub fn sqr(&self) -> Result<Tensor> {
         differentiable::<op::Sqr>("sqr", self, |x, _| x.affine(2.0, 0.0))
     }
 
+    /// `1 / self`.
     pub fn recip(&self) -> Result<Tensor> {
         differentiable::<op::Recip>("recip", self, |_, y| y.sqr()?.neg())
     }
 
+    /// `|self|`; its gradient at 0 is 0.
     pub fn abs(&self) -> Result<Tensor> {
         differentiable::<op::Abs>("abs", self, |x, _| apply::<op::Sign>(x))
     }
 
+    /// The sine, of radians.
     pub fn sin(&self) -> Result<Tensor> {
         differentiable::<op::Sin>("sin", self, |x, _| apply::<op::Cos>(x))
     }
 
+    /// The cosine, of radians.
     pub fn cos(&self) -> Result<Tensor> {
         differentiable::<op::Cos>("cos", self, |x, _| apply::<op::Sin>(x)?.neg())
     }
 
+    /// The hyperbolic tangent.
     pub fn tanh(&self) -> Result<Tensor> {
         differentiable::<op::Tanh>("tanh", self, |_, y| y.sqr()?.affine(-1.0, 1.0))
     }
 
+    /// `1 / (1 + exp(-self))`.
     pub fn sigmoid(&self) -> Result<Tensor> {
         // Half the argument through tanh: neither branch overflows.
         self.affine(0.5, 0.0)?.tanh()?.affine(0.5, 0.5)
     }
 
-    /// `max(x, 0)`; the gradient at 0 is 0.
+    /// `max(self, 0)`; its gradient at 0 is 0.
     pub fn relu(&self) -> Result<Tensor> {
         differentiable::<op::Relu>("relu", self, |x, _| {
             let zero = Tensor::zeros((), x.device)?.to_dtype(x.dtype)?;
@@ -117,7 +128,7 @@ impl Tensor {
         })
     }
 
-    /// `x * sigmoid(x)`.
+    /// `self * sigmoid(self)`.
     pub fn silu(&self) -> Result<Tensor> {
         differentiable::<op::Silu>("silu", self, |x, y| {
             let sigmoid = x.sigmoid()?;

@@ -52,7 +52,7 @@ impl Tensor {
         })
     }
 
-    /// Swaps two dims.
+    /// Swaps two dims, without copying. Error: a dim that there is not.
     pub fn transpose(&self, dim1: usize, dim2: usize) -> Result<Tensor> {
         let out = self.with_layout(self.layout.transpose(dim1, dim2)?);
         record("transpose", &[self], out, move |g| {
@@ -61,13 +61,13 @@ impl Tensor {
         })
     }
 
-    /// The transpose of a matrix.
+    /// The transpose of a matrix, without copying. Error: another rank than 2.
     pub fn t(&self) -> Result<Tensor> {
         let [_, _] = self.dims_of("t")?;
         self.transpose(0, 1)
     }
 
-    /// Reorders dims: dim `i` of the result is dim `dims[i]` of this.
+    /// Reorders dims, without copying: dim `i` of the result is dim `dims[i]` of this. Error: no permutation of the dims.
     pub fn permute(&self, dims: &[usize]) -> Result<Tensor> {
         let out = self.with_layout(self.layout.permute(dims)?);
         let mut inverse = vec![0; dims.len()];
@@ -80,7 +80,7 @@ impl Tensor {
         })
     }
 
-    /// Elements `start..start + len` of a dim.
+    /// Elements `start..start + len` of a dim, without copying. Error: a range that is not inside it.
     pub fn narrow(&self, dim: usize, start: usize, len: usize) -> Result<Tensor> {
         let out = self.with_layout(self.layout.narrow(dim, start, len)?);
         let whole = self.detach();
@@ -112,7 +112,7 @@ impl Tensor {
         })
     }
 
-    /// Joins tensors along a dim; the other dims must agree.
+    /// Joins tensors along a dim, in order; the other dims, types and devices must agree.
     pub fn cat(parts: &[Tensor], dim: usize) -> Result<Tensor> {
         let Some(first) = parts.first() else {
             return Err(Error::invalid("cat", "no tensors"));

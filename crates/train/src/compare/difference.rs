@@ -7,7 +7,9 @@ use serde::Serialize;
 pub struct Difference {
     /// Largest |a - b|, and where it is: the index of the element, row by row, and its two values.
     pub max_abs: f64,
+    /// Where that is: the index of the element, row by row.
     pub at: usize,
+    /// Its value in `a` and in `b`.
     pub values_at: [f32; 2],
     /// |a - b| over the greater of |a| and |b|, as L2 norms; 0 if both are zero.
     pub relative_l2: f64,

@@ -51,6 +51,7 @@ pub struct Comparison {
     pub tensors: Vec<Compared>,
     /// Tensors that only the first variant has, or that only the second has.
     pub unmatched: [Vec<(Role, String)>; 2],
+    /// How far the two may differ.
     pub tolerance: Tolerance,
     /// Mean losses of the two.
     pub losses: [f32; 2],
@@ -64,6 +65,7 @@ pub struct Comparison {
 
 /// One tensor of both variants.
 pub struct Compared {
+    /// What it is in the step.
     pub role: Role,
     /// The path of the module or the weight; `loss`, `grad_norm`.
     pub tensor: String,
@@ -73,15 +75,20 @@ pub struct Compared {
     pub class: Option<&'static str>,
     /// The module whose code has computed it, and its class; "" for the model itself, the loss and the optimizer.
     pub within: String,
+    /// The class of module that it is inside of.
     pub within_class: Option<&'static str>,
+    /// Its shape.
     pub shape: Vec<usize>,
+    /// How the two sides differ.
     pub difference: Difference,
     /// The relative L2 difference that the tolerance judges: small norms count as a floor.
     pub error: f64,
+    /// The greatest difference that rounding explains.
     pub allowed: f64,
 }
 
 impl Compared {
+    /// Whether they differ by more than that.
     pub fn diverges(&self) -> bool {
         self.error > self.allowed
     }

@@ -32,6 +32,7 @@ pub enum Role {
     OutputGradient,
     /// Of the loss by a module's input, as far as it is known when the module is left.
     InputGradient,
+    /// The gradient of a parameter.
     WeightGradient,
     /// The norm of the gradients of all weights, of the mean loss.
     GradNorm,
