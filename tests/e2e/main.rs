@@ -14,6 +14,9 @@ mod faults;
 mod generate;
 mod gguf;
 mod harness;
+mod hub;
+#[path = "../../crates/hub/tests/server/mod.rs"]
+mod hub_server;
 mod hydra;
 mod inspect;
 mod instruction_sets;
