@@ -10,6 +10,7 @@ mod runs;
 pub(crate) mod show;
 mod table;
 mod train;
+mod upload;
 
 pub(crate) use table::{
     Command, DIFF, DOCTOR, EXPORT, GENERATE, PLAN, ROOT_CONFIG, RUNS, TABLE, TRAIN, Work,

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use super::{diff, doctor, export, generate, inspect, plan, runs, train};
+use super::{diff, doctor, export, generate, inspect, plan, runs, train, upload};
 use crate::args::Options;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
@@ -93,6 +93,16 @@ pub(crate) const EXPORT: Command = Command {
     },
 };
 
+const UPLOAD: Command = Command {
+    name: "upload",
+    about: "Send a model to the Hugging Face Hub: checkpoint=DIR repo=USER/NAME",
+    work: Work::Composed {
+        config_name: "upload",
+        on_device: false,
+        run: upload::run,
+    },
+};
+
 const INSPECT: Command = Command {
     name: "inspect",
     about: "Show a run, or why the configs of two runs differ: RUN [RUN]",
@@ -113,4 +123,6 @@ pub(crate) const DOCTOR: Command = Command {
     work: Work::Plain(doctor::run),
 };
 
-pub(crate) const TABLE: &[Command] = &[TRAIN, PLAN, DIFF, GENERATE, EXPORT, INSPECT, RUNS, DOCTOR];
+pub(crate) const TABLE: &[Command] = &[
+    TRAIN, PLAN, DIFF, GENERATE, EXPORT, UPLOAD, INSPECT, RUNS, DOCTOR,
+];

@@ -130,7 +130,7 @@ struct Files<'a> {
 
 impl Files<'_> {
     fn get(&self, path: &str) -> anyhow::Result<PathBuf> {
-        let shown = Shown::default();
+        let shown = Shown::new("downloading");
         let wait = Wait {
             interrupt: &|| false, // until a run has something to save, a signal ends the process
             progress: &|progress| shown.at(self.reference, progress),
@@ -185,42 +185,59 @@ impl Files<'_> {
 }
 
 /// A bar for a person, a line for a log.
-#[derive(Default)]
-struct Shown {
-    bar: RefCell<Option<ProgressBar>>,
+pub(crate) struct Shown {
+    /// "downloading".
+    doing: &'static str,
+    /// Of the file of this path.
+    bar: RefCell<Option<(String, ProgressBar)>>,
 }
 
 impl Shown {
-    fn at(&self, reference: &Reference, progress: Progress) {
+    pub(crate) fn new(doing: &'static str) -> Self {
+        Self {
+            doing,
+            bar: RefCell::default(),
+        }
+    }
+
+    pub(crate) fn at(&self, reference: &Reference, progress: Progress) {
         let Progress {
             path,
             done_bytes,
             total_bytes,
         } = progress;
-        let mut bar = self.bar.borrow_mut();
-        if bar.is_none() && (total_bytes < SHOWN_BYTES || done_bytes == total_bytes) {
-            return;
-        }
-        let bar = bar.get_or_insert_with(|| {
-            if io::stderr().is_terminal() {
-                let template = "{msg} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
-                let style = ProgressStyle::with_template(template);
-                let bar = ProgressBar::new(total_bytes);
-                bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-                bar.set_message(path.clone());
-                return bar;
+        let is_other = |bar: &Option<(String, _)>| bar.as_ref().is_none_or(|(of, _)| *of != path);
+        if is_other(&self.bar.borrow()) {
+            self.end();
+            if total_bytes < SHOWN_BYTES || done_bytes == total_bytes {
+                return;
             }
-            let megabytes = total_bytes / 1_000_000;
-            out::error_line(format_args!(
-                "downloading {path} of {reference} ({megabytes} MB)"
-            ));
-            ProgressBar::hidden()
-        });
-        bar.set_position(done_bytes);
+            let bar = self.begin(reference, &path, total_bytes);
+            self.bar.replace(Some((path, bar)));
+        }
+        if let Some((_, bar)) = &*self.bar.borrow() {
+            bar.set_position(done_bytes);
+        }
     }
 
-    fn end(&self) {
-        if let Some(bar) = self.bar.take() {
+    fn begin(&self, reference: &Reference, path: &str, total_bytes: u64) -> ProgressBar {
+        if io::stderr().is_terminal() {
+            let template = "{msg} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
+            let style = ProgressStyle::with_template(template);
+            let bar = ProgressBar::new(total_bytes);
+            bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+            bar.set_message(path.to_owned());
+            return bar;
+        }
+        let (doing, megabytes) = (self.doing, total_bytes / 1_000_000);
+        out::error_line(format_args!(
+            "{doing} {path} of {reference} ({megabytes} MB)"
+        ));
+        ProgressBar::hidden()
+    }
+
+    pub(crate) fn end(&self) {
+        if let Some((_, bar)) = self.bar.take() {
             bar.finish_and_clear();
         }
     }

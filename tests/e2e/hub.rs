@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::json;
 
 use crate::harness::{Finished, Place, Running, nano};
-use crate::hub_server::{Fault, Server};
+use crate::hub_server::{Fault, Server, TOKEN};
 
 /// A folder, and a Hub with one model, `u/base`, which is also in the folder `base`.
 struct World {
@@ -176,4 +176,62 @@ fn what_the_hub_refuses_is_said_at_the_key() {
         Fault::Answer(404, vec![("x-error-code", "RevisionNotFound".into())], ""),
     );
     refused("u/base@v2").complains("hf://u/base: there is no revision `v2`");
+}
+
+#[test]
+fn a_run_is_sent_with_a_page_about_it_and_can_be_trained_from_again() {
+    let world = World::new();
+    let upload = |more: &[&str]| {
+        let mut command =
+            world.command(&[&["upload", "checkpoint=run", "repo=u/mine"], more].concat());
+        command.env("HF_TOKEN", TOKEN);
+        Running::start(command).finish()
+    };
+    upload(&[]).with_code(0).prints("/u/mine: commit ");
+    let there = |path: &str| {
+        let state = world.server.state();
+        let repo = &state.repos["models/u/mine"];
+        assert!(repo.is_private);
+        repo.files.get(path).map(|file| file.content.clone())
+    };
+    let page = String::from_utf8(there("README.md").unwrap()).unwrap();
+    assert!(page.contains("| `model.type` | qwen2.Qwen2 |"), "{page}");
+    assert!(
+        page.contains("## Loss") && page.contains("| 1 | "),
+        "{page}"
+    );
+    assert!(there("model.safetensors").is_some() && there("tokenizer.json").is_some());
+    let state = world.server.state();
+    let files = state.repos["models/u/mine"].files.keys();
+    assert!(
+        files
+            .clone()
+            .all(|path| !path.starts_with("trainer_state") && path != "manifest.json"),
+        "{files:?}"
+    );
+    drop(state);
+
+    let puts = world.server.requests("PUT ").len();
+    upload(&[]).with_code(0).prints("has all of it already");
+    assert_eq!(world.server.requests("PUT ").len(), puts);
+    // A page that somebody has written stays.
+    world
+        .server
+        .repo("models/u/mine", &[("README.md", b"# Mine", false)]);
+    upload(&[]).with_code(0).prints("has all of it already");
+    assert_eq!(there("README.md").unwrap(), b"# Mine");
+
+    let mut command = world.command(&nano(&[
+        "model.pretrained_url=u/mine",
+        "trainer.max_steps=1",
+        "hydra.run.dir=again",
+    ]));
+    command.env("HF_TOKEN", TOKEN);
+    Running::start(command).finish().with_code(0);
+
+    let mut command = world.command(&["upload", "checkpoint=run", "repo=u/mine"]);
+    command.env("HF_TOKEN", "hf_wrong");
+    let refused = Running::start(command).finish().with_code(2);
+    assert!(!refused.stderr.contains("hf_wrong"), "{refused:?}");
+    refused.complains("the Hub does not accept the token");
 }
