@@ -4,7 +4,6 @@
 //! What is there as a file or a folder is that, whatever it is called.
 
 use std::cell::RefCell;
-use std::fs;
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 
@@ -241,20 +240,4 @@ impl Shown {
             bar.finish_and_clear();
         }
     }
-}
-
-/// The full name of a path, by which it keeps its ending: in the Hub's cache a file is a link to one named by its hash.
-pub(crate) fn full_name(path: &Path) -> PathBuf {
-    let full = match (path.is_file(), path.parent(), path.file_name()) {
-        (true, Some(folder), Some(name)) => {
-            let folder = if folder.as_os_str().is_empty() {
-                Path::new(".")
-            } else {
-                folder
-            };
-            fs::canonicalize(folder).map(|folder| folder.join(name))
-        }
-        _ => fs::canonicalize(path),
-    };
-    full.unwrap_or_else(|_| path.to_owned())
 }

@@ -8,6 +8,7 @@ use tt_adapters::BaseDType;
 use tt_checkpoint::Weights;
 use tt_config::{Composition, Diagnostics};
 use tt_data::{Tokenizer, TokenizerOrigin};
+use tt_hub::Reference;
 use tt_metrics::with_causes;
 use tt_models::Model;
 use tt_nn::ParamTree;
@@ -29,6 +30,8 @@ pub(crate) struct Pretrained {
     /// None: they are on the Hub, and nobody needs them yet.
     weights: Option<Weights>,
     path: PathBuf,
+    /// As they are named on the Hub.
+    remote: Option<Reference>,
     folder: PathBuf,
     config: Option<Value>,
     config_path: PathBuf,
@@ -44,14 +47,14 @@ impl Pretrained {
         let url = section.text()?;
         let refuse = |why: String| Diagnostics::from(section.error(format!("`{KEY}`: {why}")));
         let mut path = hub::local(&url, need).map_err(|error| refuse(format!("{error:#}")))?;
-        let is_remote = hub::named(&url).is_some();
+        let remote = hub::named(&url).and_then(Result::ok);
         // A run folder means its newest checkpoint, here as wherever a checkpoint is named.
-        if path.is_dir() && !is_remote {
+        if path.is_dir() && remote.is_none() {
             path = weights_folder(&path).map_err(|error| refuse(with_causes(&error)))?;
         }
         let weights = match Weights::open(&path) {
             Ok(weights) => Some(weights),
-            Err(_) if is_remote && need != Need::Weights => None,
+            Err(_) if remote.is_some() && need != Need::Weights => None,
             Err(error) => return Err(refuse(error.to_string())),
         };
         let folder = if path.is_dir() {
@@ -69,6 +72,7 @@ impl Pretrained {
         Ok(Some(Self {
             weights,
             path,
+            remote,
             folder,
             config,
             config_path,
@@ -169,9 +173,20 @@ impl Pretrained {
         tt_train::load_base(model, self.weights(), dtype, device)
     }
 
-    /// The name under which other programs, started elsewhere, find the same weights.
+    /// The name under which other programs, started elsewhere, find the same weights: an id as peft takes it, if that is
+    /// enough.
     pub(crate) fn name(&self) -> String {
-        hub::full_name(&self.path).display().to_string()
+        if let Some(reference) = &self.remote {
+            let is_plain =
+                reference.path.is_none() && reference.revision == tt_hub::DEFAULT_REVISION;
+            return if is_plain {
+                reference.repo.id.clone()
+            } else {
+                reference.to_string()
+            };
+        }
+        let full = self.path.canonicalize().unwrap_or(self.path.clone());
+        full.display().to_string()
     }
 }
 

@@ -195,7 +195,10 @@ fn a_run_is_sent_with_a_page_about_it_and_can_be_trained_from_again() {
         repo.files.get(path).map(|file| file.content.clone())
     };
     let page = String::from_utf8(there("README.md").unwrap()).unwrap();
-    assert!(page.contains("| `model.type` | qwen2.Qwen2 |"), "{page}");
+    assert!(
+        page.contains("| `model.type` | qwen2.Qwen2ForCausalLM |"),
+        "{page}"
+    );
     assert!(
         page.contains("## Loss") && page.contains("| 1 | "),
         "{page}"
@@ -234,4 +237,42 @@ fn a_run_is_sent_with_a_page_about_it_and_can_be_trained_from_again() {
     let refused = Running::start(command).finish().with_code(2);
     assert!(!refused.stderr.contains("hf_wrong"), "{refused:?}");
     refused.complains("the Hub does not accept the token");
+}
+
+#[test]
+fn an_adapter_remembers_its_base_by_the_name_on_the_hub() {
+    let world = World::new();
+    fs::rename(
+        world.place.path().join("base"),
+        world.place.path().join("elsewhere"),
+    )
+    .unwrap();
+    let lora = [
+        "model.pretrained_url=u/base",
+        "model/adapter=lora",
+        "trainer.max_steps=1",
+        "hydra.run.dir=lora",
+    ];
+    world.run(&nano(&lora)).with_code(0);
+    world
+        .run(&["export", "checkpoint=lora", "out=adapter"])
+        .with_code(0);
+    let config = fs::read(world.place.path().join("adapter/adapter_config.json")).unwrap();
+    let config: serde_json::Value = serde_json::from_slice(&config).unwrap();
+    assert_eq!(config["base_model_name_or_path"], "u/base");
+    let before = world.server.requests("/storage").len();
+    for args in [
+        &["export", "checkpoint=lora", "out=merged", "--merge"][..],
+        &[
+            "generate",
+            "checkpoint=adapter",
+            "prompt=One",
+            "max_new_tokens=2",
+        ],
+    ] {
+        let mut command = world.command(args);
+        command.env("HF_HUB_OFFLINE", "1");
+        Running::start(command).finish().with_code(0);
+    }
+    assert_eq!(world.server.requests("/storage").len(), before);
 }

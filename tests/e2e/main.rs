@@ -15,7 +15,7 @@ mod generate;
 mod gguf;
 mod harness;
 mod hub;
-#[path = "../../crates/hub/tests/server/mod.rs"]
+#[path = "../../crates/hub/tests/hub/server.rs"]
 mod hub_server;
 mod hydra;
 mod inspect;

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use serde_json::Value;
 use tt_hub::{Reference, RepoKind};
+use tt_metrics::transcript::CONSOLE_LOG;
 use tt_run::program::TPU_TRAIN;
 use tt_run::run_dir::RESOLVED_CONFIG;
 
@@ -14,6 +15,7 @@ use tt_run::run_dir::RESOLVED_CONFIG;
 pub(super) const MARK: &str = "<!-- written by tpu-train -->";
 /// Of the loss, at most.
 const MOST_ROWS: usize = 20;
+const MOST_SAMPLES: usize = 3;
 /// What a reader asks first. Paths of this machine are none of it.
 const KEYS: &[&str] = &[
     "model.type",
@@ -39,6 +41,8 @@ pub(super) struct Card {
     base: Option<String>,
     /// Of each step shown: the loss, and that of validation.
     losses: Vec<(u64, Option<f64>, Option<f64>)>,
+    /// As printed: `> PROMPT ||CONTINUATION`.
+    samples: Vec<String>,
 }
 
 impl Card {
@@ -57,13 +61,14 @@ impl Card {
             };
             Some((*key, text))
         };
-        let metrics = run.and_then(|run| fs::read_to_string(run.join("metrics.jsonl")).ok());
+        let text = |name| run.and_then(|run| fs::read_to_string(run.join(name)).ok());
         Self {
             name: id.rsplit('/').next().unwrap_or(id).to_owned(),
             is_adapter: folder.join("adapter_config.json").is_file(),
             base: value("model.pretrained_url").and_then(|url| base(url.as_str()?)),
             config: KEYS.iter().filter_map(shown).collect(),
-            losses: losses(&metrics.unwrap_or_default()),
+            losses: losses(&text("metrics.jsonl").unwrap_or_default()),
+            samples: samples(&text(CONSOLE_LOG).unwrap_or_default()),
         }
     }
 
@@ -112,6 +117,13 @@ impl Card {
                 let _ = writeln!(text, "| {step} | {} | {} |", figure(loss), figure(val_loss));
             }
         }
+        if !self.samples.is_empty() {
+            let samples = self.samples.join("\n");
+            let _ = write!(
+                text,
+                "\n## Samples\n\nAfter `||` the model goes on:\n\n````text\n{samples}\n````\n"
+            );
+        }
         text
     }
 }
@@ -157,6 +169,21 @@ fn losses(metrics: &str) -> Vec<(u64, Option<f64>, Option<f64>)> {
     let count = rows.len().min(MOST_ROWS);
     (1..=count)
         .map(|index| rows[index * rows.len() / count - 1])
+        .collect()
+}
+
+/// The last ones of a run.
+fn samples(log: &str) -> Vec<String> {
+    let is_sample = |line: &&str| line.starts_with("> ") && line.contains(" ||");
+    let last: Vec<_> = log
+        .lines()
+        .rev()
+        .filter(is_sample)
+        .take(MOST_SAMPLES)
+        .collect();
+    last.into_iter()
+        .rev()
+        .map(|line| line.replace("````", ""))
         .collect()
 }
 

@@ -18,6 +18,9 @@ use sha2::{Digest, Sha256};
 
 pub const TOKEN: &str = "hf_right";
 
+/// Status, headers and body.
+type Reply = (u16, Vec<(&'static str, String)>, Vec<u8>);
+
 #[derive(Clone, Debug)]
 pub struct Request {
     pub method: String,
@@ -258,11 +261,7 @@ impl Server {
         Some(state.faults.remove(at).1)
     }
 
-    fn answer(
-        &self,
-        request: &Request,
-        ignores_range: bool,
-    ) -> (u16, Vec<(&'static str, String)>, Vec<u8>) {
+    fn answer(&self, request: &Request, ignores_range: bool) -> Reply {
         let (path, query) = request
             .target
             .split_once('?')
@@ -388,7 +387,7 @@ impl Server {
         rest: &[&str],
         query: &str,
         request: &Request,
-    ) -> (u16, Vec<(&'static str, String)>, Vec<u8>) {
+    ) -> Reply {
         let repo = state.repos.get_mut(id).unwrap();
         let revision = rest.join("/");
         if what != "commit" && revision != "main" && revision != repo.commit {
@@ -474,11 +473,7 @@ impl Server {
         }
     }
 
-    fn batch(
-        &self,
-        state: &State,
-        request: &Request,
-    ) -> (u16, Vec<(&'static str, String)>, Vec<u8>) {
+    fn batch(&self, state: &State, request: &Request) -> Reply {
         let body = request.json();
         let storage = format!("http://localhost:{}", self.port);
         let objects = body["objects"].as_array().unwrap().iter().map(|object| {
@@ -515,7 +510,7 @@ impl Server {
         path: &[&str],
         request: &Request,
         ignores_range: bool,
-    ) -> (u16, Vec<(&'static str, String)>, Vec<u8>) {
+    ) -> Reply {
         if let Some(refused) = refused(state, id, request) {
             return refused;
         }
@@ -556,11 +551,7 @@ impl Server {
     }
 }
 
-fn refused(
-    state: &State,
-    id: &str,
-    request: &Request,
-) -> Option<(u16, Vec<(&'static str, String)>, Vec<u8>)> {
+fn refused(state: &State, id: &str, request: &Request) -> Option<Reply> {
     let token = request.header("authorization");
     if token.is_some_and(|token| token != format!("Bearer {TOKEN}")) {
         return Some(refusal(
@@ -589,12 +580,7 @@ fn entry(path: &str, file: &HubFile) -> Value {
     entry
 }
 
-fn ranged(
-    request: &Request,
-    content: Vec<u8>,
-    etag: &str,
-    ignores_range: bool,
-) -> (u16, Vec<(&'static str, String)>, Vec<u8>) {
+fn ranged(request: &Request, content: Vec<u8>, etag: &str, ignores_range: bool) -> Reply {
     let headers = vec![("etag", etag.to_owned())];
     let range = request.header("range").filter(|_| !ignores_range);
     let is_other = request.header("if-range").is_some_and(|tag| tag != etag);
@@ -623,7 +609,7 @@ fn ranged(
     }
 }
 
-fn ok(body: Value) -> (u16, Vec<(&'static str, String)>, Vec<u8>) {
+fn ok(body: Value) -> Reply {
     (
         200,
         vec![("content-type", "application/json".into())],
@@ -631,7 +617,7 @@ fn ok(body: Value) -> (u16, Vec<(&'static str, String)>, Vec<u8>) {
     )
 }
 
-fn refusal(status: u16, code: &str, message: &str) -> (u16, Vec<(&'static str, String)>, Vec<u8>) {
+fn refusal(status: u16, code: &str, message: &str) -> Reply {
     let headers = vec![
         ("x-error-code", code.to_owned()),
         ("x-error-message", message.to_owned()),

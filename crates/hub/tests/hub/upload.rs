@@ -1,12 +1,10 @@
 //! Uploads to a Hub on loopback that does all that servers and lines do.
 
-mod server;
-
 use std::cell::RefCell;
 use std::fs;
 use std::time::{Duration, Instant};
 
-use server::{Fault, Server, TOKEN, noise};
+use crate::server::{Fault, Server, TOKEN, noise};
 use tt_hub::{
     Hub, HubError, Patience, Reference, Repo, RepoKind, Settings, Token, Upload, UploadSource, Wait,
 };
@@ -83,7 +81,7 @@ impl World {
             .clone()
     }
 
-    fn put(&self) -> Vec<server::Request> {
+    fn put(&self) -> Vec<crate::server::Request> {
         self.server.requests("PUT /put")
     }
 }

@@ -1,16 +1,16 @@
 //! Downloads from a Hub on loopback that does all that servers and lines do.
 
-mod server;
-
 use std::cell::RefCell;
 use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use server::{Fault, Server, TOKEN, noise};
+use crate::server::{Fault, Server, TOKEN, noise};
 use tt_hub::{Hub, HubError, Patience, Reference, RepoKind, Settings, Snapshot, Token, Wait};
 
 const SIZE: usize = 600_000;
@@ -111,7 +111,7 @@ fn files_land_in_the_layout_that_python_has() {
     let target = fs::read_link(&link).unwrap();
     assert_eq!(
         target,
-        Path::new("../../../../blobs").join(server::git(b"notes"))
+        Path::new("../../../../blobs").join(crate::server::git(b"notes"))
     );
     assert_eq!(fs::read(link).unwrap(), b"notes");
     assert_eq!(
@@ -210,7 +210,7 @@ fn small_files_go_on_too_under_the_condition_that_they_are_the_same() {
     assert_eq!(last.header("range"), Some("bytes=1000-"));
     assert_eq!(
         last.header("if-range"),
-        Some(format!("\"{}\"", server::git(&content)).as_str())
+        Some(format!("\"{}\"", crate::server::git(&content)).as_str())
     );
 }
 
@@ -611,28 +611,22 @@ fn many_at_once_download_a_file_once() {
     assert_eq!(world.server.requests(STORAGE).len(), 1);
 }
 
-/// Run by the next test in processes of its own.
-#[test]
-#[ignore = "a part of the test below"]
-fn child_that_downloads() {
-    let path = fetched(&Hub::from_env().unwrap(), LARGE).unwrap();
-    assert_eq!(fs::metadata(path).unwrap().len(), SIZE as u64);
-}
-
 #[test]
 fn two_processes_share_a_download_and_a_killed_one_leaves_the_rest_to_the_other() {
+    if is_child() {
+        let path = fetched(&Hub::from_env().unwrap(), LARGE).unwrap();
+        assert_eq!(fs::metadata(path).unwrap().len(), SIZE as u64);
+        return;
+    }
     let world = World::new();
     world
         .server
         .fault(STORAGE, Fault::Trickle(100_000, Duration::from_millis(400)));
     let start = || {
-        Command::new(std::env::current_exe().unwrap())
-            .args(["--ignored", "--exact", "child_that_downloads"])
-            .env("HF_ENDPOINT", world.server.endpoint())
-            .env("HF_HUB_CACHE", world.folder.path())
-            .env_remove("HF_HUB_OFFLINE")
-            .spawn()
-            .unwrap()
+        let name = "two_processes_share_a_download_and_a_killed_one_leaves_the_rest_to_the_other";
+        let mut child = child(name, &world);
+        child.env("HF_ENDPOINT", world.server.endpoint());
+        child.spawn().unwrap()
     };
     let mut first = start();
     while world.server.requests(STORAGE).is_empty() {
@@ -808,6 +802,63 @@ fn a_cache_that_cannot_be_written_serves_what_it_has() {
     symlink("/proc/self/nothing", root.join(".locks")).unwrap();
     let error = fetched(&world.hub(), LARGE).unwrap_err().to_string();
     assert!(error.contains(".locks"), "{error}");
+}
+
+#[test]
+fn a_proxy_is_gone_through_but_not_for_those_it_is_not_for() {
+    if is_child() {
+        let result = Hub::from_env().unwrap().resolve(&reference(), Wait::QUIET);
+        assert_eq!(result.is_ok(), std::env::var_os("NO_PROXY").is_some());
+        return;
+    }
+    let world = World::new();
+    let proxy = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}", proxy.local_addr().unwrap());
+    let name = "a_proxy_is_gone_through_but_not_for_those_it_is_not_for";
+    let start = |endpoint: &str| {
+        let mut child = child(name, &world);
+        child
+            .env("HF_ENDPOINT", endpoint)
+            .env("HTTP_PROXY", &address);
+        child
+    };
+    let mut through = start("http://hub.invalid").spawn().unwrap();
+    let (stream, _) = proxy.accept().unwrap();
+    let mut line = String::new();
+    BufReader::new(&stream).read_line(&mut line).unwrap();
+    assert!(line.contains("hub.invalid"), "{line}");
+    drop((stream, proxy));
+    assert!(through.wait().unwrap().success());
+    let past = start(&world.server.endpoint())
+        .env("NO_PROXY", "127.0.0.1")
+        .status();
+    assert!(past.unwrap().success());
+}
+
+const CHILD: &str = "TT_HUB_TEST_CHILD";
+
+/// Whether this process is one that a test has started, of the same test.
+fn is_child() -> bool {
+    std::env::var_os(CHILD).is_some()
+}
+
+/// The test `name` of this file in a process of its own.
+fn child(name: &str, world: &World) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["--exact", &format!("download::{name}"), "--include-ignored"])
+        .env(CHILD, "")
+        .env("HF_HUB_CACHE", world.folder.path());
+    for name in [
+        "HF_HUB_OFFLINE",
+        "TRANSFORMERS_OFFLINE",
+        "HF_TOKEN",
+        "NO_PROXY",
+        "no_proxy",
+    ] {
+        command.env_remove(name);
+    }
+    command
 }
 
 /// None where there is no Python with `huggingface_hub`, which `CI` forbids.
