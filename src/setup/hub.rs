@@ -44,12 +44,12 @@ pub(crate) fn named(text: &str) -> Option<Result<Reference, HubError>> {
     if Reference::is_url(text) {
         return Some(Reference::parse(text, RepoKind::Model));
     }
-    let is_file = |end: &&str| text.ends_with(end);
+    let is_file = [".safetensors", ".gguf", ".json"]
+        .iter()
+        .any(|end| text.ends_with(end));
     let is_id = text.matches('/').count() == 1
         && !text.starts_with(['.', '~'])
-        && ![".safetensors", ".gguf", ".json"]
-            .iter()
-            .any(|end| is_file(&end))
+        && !is_file
         && !Path::new(text).exists();
     let reference = is_id.then(|| Reference::parse(text, RepoKind::Model));
     reference.filter(Result::is_ok)

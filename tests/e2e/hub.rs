@@ -69,11 +69,11 @@ impl World {
             .with_code(0);
         let metrics =
             fs::read_to_string(self.place.path().join(folder).join("metrics.jsonl")).unwrap();
-        let losses = metrics.lines().filter_map(|line| {
+        let loss = metrics.lines().rev().find_map(|line| {
             let record: serde_json::Value = serde_json::from_str(line).unwrap();
             record["loss"].as_f64()
         });
-        losses.last().unwrap()
+        loss.unwrap()
     }
 }
 
