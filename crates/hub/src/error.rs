@@ -78,6 +78,11 @@ pub enum HubError {
         why: String,
     },
 
+    #[error(
+        "{url}: no trusted connection: {why}; where a proxy signs connections, set SSL_CERT_FILE to its certificates"
+    )]
+    Untrusted { url: String, why: String },
+
     #[error("{url}: the Hub answers {status}: {why}")]
     Status {
         url: String,

@@ -316,7 +316,10 @@ impl Task {
                 )
             }
         };
-        sent.map_err(passing)
+        sent.map_err(|error| match untrusted(url, &error) {
+            Some(error) => Failure::Final(error),
+            None => passing(error),
+        })
     }
 
     /// What an answer means that is no success.
@@ -403,16 +406,33 @@ pub(crate) enum For {
     All,
 }
 
+/// A server that does not prove who it is will not do so in a moment either.
+fn untrusted(url: &str, error: &ureq::Error) -> Option<HubError> {
+    let is_meant = match error {
+        ureq::Error::Rustls(_) => true,
+        ureq::Error::Io(error) => error.kind() == io::ErrorKind::InvalidData,
+        _ => false,
+    };
+    is_meant.then(|| HubError::Untrusted {
+        url: shown(url),
+        why: error.to_string(),
+    })
+}
+
 /// What went wrong on the line.
 pub(crate) fn passing(error: ureq::Error) -> Failure {
     let is_absent = match &error {
         ureq::Error::HostNotFound | ureq::Error::ConnectionFailed => true,
-        ureq::Error::Io(error) => matches!(
-            error.kind(),
-            io::ErrorKind::ConnectionRefused
-                | io::ErrorKind::HostUnreachable
-                | io::ErrorKind::NetworkUnreachable
-        ),
+        ureq::Error::Io(error) => {
+            let is_refused = matches!(
+                error.kind(),
+                io::ErrorKind::ConnectionRefused
+                    | io::ErrorKind::HostUnreachable
+                    | io::ErrorKind::NetworkUnreachable
+            );
+            // A name that is not found has no kind of its own in the standard library.
+            is_refused || error.to_string().contains("lookup address")
+        }
         _ => false,
     };
     Failure::Passing {

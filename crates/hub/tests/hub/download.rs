@@ -427,13 +427,24 @@ fn a_line_that_falls_silent_is_given_up_and_one_that_is_slow_is_not() {
 #[test]
 fn nobody_at_the_address_is_said_after_a_few_attempts() {
     let world = World::new();
-    let hub = world.with(|settings| settings.endpoint = "http://127.0.0.1:1".into());
-    let error = fetched(&hub, "config.json").unwrap_err().to_string();
-    assert!(
-        error.starts_with("http://127.0.0.1:1/api/models/u/n/revision/main: "),
-        "{error}"
-    );
-    assert!(error.ends_with("in each of 3 attempts"), "{error}");
+    for endpoint in ["http://127.0.0.1:1", "http://hub.invalid"] {
+        let hub = world.with(|settings| settings.endpoint = endpoint.into());
+        let error = fetched(&hub, "config.json").unwrap_err().to_string();
+        let url = format!("{endpoint}/api/models/u/n/revision/main: ");
+        assert!(error.starts_with(&url), "{error}");
+        assert!(error.ends_with("in each of 3 attempts"), "{error}");
+    }
+}
+
+#[test]
+fn a_server_without_encryption_is_no_https_server() {
+    let world = World::new();
+    let hub = world.with(|settings| {
+        settings.endpoint = settings.endpoint.replace("http://", "https://");
+    });
+    let error = fetched(&hub, "config.json").unwrap_err();
+    assert!(matches!(error, HubError::Untrusted { .. }), "{error}");
+    assert!(world.server.requests("").is_empty());
 }
 
 #[test]
