@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -437,14 +437,20 @@ fn nobody_at_the_address_is_said_after_a_few_attempts() {
 }
 
 #[test]
-fn a_server_without_encryption_is_no_https_server() {
+fn a_server_without_encryption_is_no_https_server_and_is_asked_once() {
     let world = World::new();
-    let hub = world.with(|settings| {
-        settings.endpoint = settings.endpoint.replace("http://", "https://");
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let hub = world.with(|settings| settings.endpoint = format!("https://{address}"));
+    let server = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let _ = stream.write_all(b"HTTP/1.1 400 this is plain HTTP\r\n\r\n");
+        let _ = stream.read(&mut [0; 1 << 12]);
+        stream
     });
     let error = fetched(&hub, "config.json").unwrap_err();
     assert!(matches!(error, HubError::Untrusted { .. }), "{error}");
-    assert!(world.server.requests("").is_empty());
+    server.join().unwrap();
 }
 
 #[test]
