@@ -96,8 +96,10 @@ impl Setup {
             None
         };
         let mut config = config.filter(|_| problems.found.is_empty());
-        if let Some(config) = &mut config {
-            problems.take(fetch_tokenizer(config, composition));
+        if let Some(found) = &mut config
+            && problems.take(fetch_tokenizer(found, composition)).is_none()
+        {
+            config = None;
         }
         let trainer_config = config.as_mut().and_then(|config| config.trainer.take());
         match (config, trainer_config, parts) {

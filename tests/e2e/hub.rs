@@ -153,6 +153,10 @@ fn what_the_hub_refuses_is_said_at_the_key() {
         world.run(&nano(&[&url, "trainer.max_steps=1"]))
     };
     refused("u/missing").complains("`model.pretrained_url`: there is no u/missing here, so the Hub was asked: hf://u/missing: there is no such repository");
+    world
+        .run(&nano(&["data.tokenizer.path=u/missing"]))
+        .with_code(2)
+        .complains("`data.tokenizer.path`: there is no u/missing here, so the Hub was asked");
     refused("hf://datasets/u/base").complains("is data, not a model");
     world.server.repo(
         "models/u/pickled",
