@@ -58,7 +58,8 @@ struct ModelSection<C> {
     #[serde(rename = "type")]
     _kind: String,
     /// Weights to start from: a folder in Hugging Face layout, a `.safetensors` file, an index of several, or a
-    /// `.gguf` file of llama.cpp's, whose weights are dequantised.
+    /// `.gguf` file of llama.cpp's, whose weights are dequantised; or `user/name[@revision]` or `hf://...` on the
+    /// Hugging Face Hub.
     #[serde(default, rename = "pretrained_url")]
     _pretrained_url: Option<String>,
     /// What is run again in the backward pass; see `model.remat`.

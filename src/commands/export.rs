@@ -18,7 +18,6 @@ use tt_checkpoint::{
 use tt_config::Diagnostics;
 use tt_run::run_dir::weights_folder;
 use tt_tensor::DType;
-use tt_train::BaseOrigin;
 
 use crate::device::DeviceConfig;
 use crate::failure::Failure;
@@ -129,15 +128,15 @@ fn merged(config: &ExportConfig, invocation: &Invocation) -> anyhow::Result<Expo
     let (path, base) = (Path::new(&config.checkpoint), config.base.as_deref());
     let device = config.device.device()?;
     let stored = Stored::open(path, base, &invocation.plugins, device)?;
-    let Some(adapter) = &stored.adapter else {
+    if stored.adapter.is_none() {
         bail!(
             "{} is a whole model: there is no adapter to merge",
             stored.folder.display()
         );
-    };
-    let base_weights = match &adapter.base {
-        BaseOrigin::Pretrained(path) => Some(Weights::open(Path::new(path))?),
-        BaseOrigin::Seed(_) => None,
+    }
+    let base_weights = match &stored.base_weights {
+        Some(path) => Some(Weights::open(path)?),
+        None => None,
     };
     let snapshot = described(&|name| stored.file(name))?;
     let (names, stored) = (stored.model.tensor_names(), Arc::new(stored));
@@ -162,7 +161,7 @@ fn merged(config: &ExportConfig, invocation: &Invocation) -> anyhow::Result<Expo
 fn merged_values(stored: &Stored, path: &str) -> anyhow::Result<Vec<f32>> {
     let value = stored.params.get(path)?.value().to_dtype(DType::F32)?;
     let layer = path.strip_suffix(".weight").unwrap_or_default();
-    let lora = stored.adapter.as_ref().map(|adapter| &adapter.lora);
+    let lora = stored.adapter.as_ref();
     let delta = lora.map(|lora| lora.delta(layer, &stored.params));
     Ok(match delta.transpose()?.flatten() {
         Some(delta) => value.add(&delta)?.to_vec()?,

@@ -11,6 +11,7 @@ mod runs;
 pub(crate) mod show;
 mod table;
 mod train;
+mod upload;
 
 pub(crate) use table::{
     BATCH, Command, DIFF, DOCTOR, EXPORT, GENERATE, PLAN, ROOT_CONFIG, RUNS, TABLE, TRAIN, Work,

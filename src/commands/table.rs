@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use tt_config::Diagnostics;
 
-use super::{batch, diff, doctor, export, generate, inspect, plan, runs, train};
+use super::{batch, diff, doctor, export, generate, inspect, plan, runs, train, upload};
 use crate::args::Options;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
@@ -115,6 +115,17 @@ pub(crate) const EXPORT: Command = Command {
     },
 };
 
+const UPLOAD: Command = Command {
+    name: "upload",
+    about: "Send a model to the Hugging Face Hub: checkpoint=DIR repo=USER/NAME",
+    work: Work::Composed {
+        config_name: "upload",
+        on_device: false,
+        check: upload::check,
+        run: upload::run,
+    },
+};
+
 const INSPECT: Command = Command {
     name: "inspect",
     about: "Show a run, or why the configs of two runs differ: RUN [RUN]",
@@ -136,7 +147,7 @@ pub(crate) const DOCTOR: Command = Command {
 };
 
 pub(crate) const TABLE: &[Command] = &[
-    TRAIN, PLAN, BATCH, DIFF, GENERATE, EXPORT, INSPECT, RUNS, DOCTOR,
+    TRAIN, PLAN, BATCH, DIFF, GENERATE, EXPORT, UPLOAD, INSPECT, RUNS, DOCTOR,
 ];
 
 fn check_run(invocation: &Invocation) -> Result<(), Diagnostics> {

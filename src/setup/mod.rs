@@ -4,6 +4,7 @@
 //! typed. Nothing is trained, written or locked here.
 
 mod adapter;
+pub(crate) mod hub;
 pub(crate) mod job;
 mod optimization;
 mod parameters;
@@ -32,6 +33,7 @@ use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::plugins::Plugins;
 use adapter::Adapter;
+use hub::Need;
 use optimization::PlannedOptimizers;
 use pretrained::{Pretrained, TOKENIZER};
 
@@ -55,6 +57,15 @@ pub(crate) struct Setup {
 impl Setup {
     /// Reads the whole configuration. Everything that is wrong with it is in one error.
     pub(crate) fn read(invocation: &Invocation) -> Result<Self, Diagnostics> {
+        Self::read_for(invocation, Need::Weights)
+    }
+
+    /// The same for what loads no weights, so that those on the Hub may stay there.
+    pub(crate) fn read_to_plan(invocation: &Invocation) -> Result<Self, Diagnostics> {
+        Self::read_for(invocation, Need::Description)
+    }
+
+    fn read_for(invocation: &Invocation, need: Need) -> Result<Self, Diagnostics> {
         let Invocation {
             composition,
             plugins,
@@ -75,11 +86,16 @@ impl Setup {
         let sinks = logging.and_then(|it| problems.take(build_sinks(composition, plugins, it)));
         // Without a group there is nothing more to say about it.
         let parts = if is_given("model", composition) && is_given("trainer", composition) {
-            Parts::read(composition, plugins, &mut problems)
+            Parts::read(composition, plugins, need, &mut problems)
         } else {
             None
         };
         let mut config = config.filter(|_| problems.found.is_empty());
+        if let Some(found) = &mut config
+            && problems.take(fetch_tokenizer(found, composition)).is_none()
+        {
+            config = None;
+        }
         let trainer_config = config.as_mut().and_then(|config| config.trainer.take());
         match (config, trainer_config, parts) {
             (Some(config), Some(trainer_config), Some(parts)) => Ok(Self {
@@ -316,6 +332,18 @@ fn require(
     }
 }
 
+/// Replaces a tokenizer on the Hub by its files here.
+fn fetch_tokenizer(config: &mut AppConfig, composition: &Composition) -> Result<(), Diagnostics> {
+    const KEY: &str = "data.tokenizer.path";
+    let path = &mut config.data.tokenizer.path;
+    if let Some(text) = path.as_deref().filter(|text| hub::named(text).is_some()) {
+        let local = hub::local(text, Need::Tokenizer)
+            .map_err(|error| problem(composition, KEY, format!("`{KEY}`: {error:#}")))?;
+        *path = Some(local.display().to_string());
+    }
+    Ok(())
+}
+
 /// What the groups `model` and `trainer` name.
 struct Parts {
     model: Arc<dyn Model>,
@@ -327,10 +355,15 @@ struct Parts {
 }
 
 impl Parts {
-    fn read(composition: &Composition, plugins: &Plugins, problems: &mut Problems) -> Option<Self> {
+    fn read(
+        composition: &Composition,
+        plugins: &Plugins,
+        need: Need,
+        problems: &mut Problems,
+    ) -> Option<Self> {
         let trainer = problems.take(build_trainer(composition, plugins));
         let optimizers = problems.take(PlannedOptimizers::read(composition, plugins));
-        let pretrained = problems.take(Pretrained::open(composition))?;
+        let pretrained = problems.take(Pretrained::open(composition, need))?;
         let hf_config = pretrained.as_ref().and_then(Pretrained::config);
         let model = problems.take(build_model(composition, plugins, hf_config))?;
         if let Some(pretrained) = &pretrained {

@@ -1,5 +1,5 @@
-//! `model.pretrained_url`: weights that a run starts from, with the `config.json` and the tokenizer beside them.
-//! A GGUF file describes its model itself.
+//! `model.pretrained_url`: weights that a run starts from, with the `config.json` and the tokenizer beside them; here, or on
+//! the Hub. A GGUF file describes its model itself.
 
 use std::path::{Path, PathBuf};
 
@@ -8,12 +8,15 @@ use tt_adapters::BaseDType;
 use tt_checkpoint::Weights;
 use tt_config::{Composition, Diagnostics};
 use tt_data::{Tokenizer, TokenizerOrigin};
+use tt_hub::Reference;
 use tt_metrics::with_causes;
 use tt_models::Model;
 use tt_nn::ParamTree;
 use tt_run::run_dir::weights_folder;
 use tt_tensor::Device;
 use tt_train::TokenIds;
+
+use crate::setup::hub::{self, Need};
 
 pub(crate) const KEY: &str = "model.pretrained_url";
 
@@ -24,8 +27,11 @@ pub(crate) const GENERATION_CONFIG: &str = "generation_config.json";
 
 /// Weights on disk, opened but not yet read, and what describes them if it is there.
 pub(crate) struct Pretrained {
-    weights: Weights,
+    /// None: they are on the Hub, and nobody needs them yet.
+    weights: Option<Weights>,
     path: PathBuf,
+    /// As they are named on the Hub.
+    remote: Option<Reference>,
     folder: PathBuf,
     config: Option<Value>,
     config_path: PathBuf,
@@ -33,24 +39,30 @@ pub(crate) struct Pretrained {
 
 impl Pretrained {
     /// Opens what the configuration names, if it names any. Errors: nothing there, or files that are not whole.
-    pub(crate) fn open(composition: &Composition) -> Result<Option<Self>, Diagnostics> {
+    pub(crate) fn open(composition: &Composition, need: Need) -> Result<Option<Self>, Diagnostics> {
         let section = composition.section(KEY);
         if section.node().is_none_or(|node| node.is_null()) {
             return Ok(None);
         }
-        let mut path = PathBuf::from(section.text()?);
+        let url = section.text()?;
         let refuse = |why: String| Diagnostics::from(section.error(format!("`{KEY}`: {why}")));
+        let mut path = hub::local(&url, need).map_err(|error| refuse(format!("{error:#}")))?;
+        let remote = hub::named(&url).and_then(Result::ok);
         // A run folder means its newest checkpoint, here as wherever a checkpoint is named.
-        if path.is_dir() {
+        if path.is_dir() && remote.is_none() {
             path = weights_folder(&path).map_err(|error| refuse(with_causes(&error)))?;
         }
-        let weights = Weights::open(&path).map_err(|error| refuse(error.to_string()))?;
+        let weights = match Weights::open(&path) {
+            Ok(weights) => Some(weights),
+            Err(_) if remote.is_some() && need != Need::Weights => None,
+            Err(error) => return Err(refuse(error.to_string())),
+        };
         let folder = if path.is_dir() {
             path.clone()
         } else {
             path.parent().map(Path::to_owned).unwrap_or_default()
         };
-        let (config, config_path) = match weights.config() {
+        let (config, config_path) = match weights.as_ref().and_then(Weights::config) {
             Some(config) => (Some(config.clone()), path.clone()),
             None => {
                 let path = folder.join(CONFIG);
@@ -60,6 +72,7 @@ impl Pretrained {
         Ok(Some(Self {
             weights,
             path,
+            remote,
             folder,
             config,
             config_path,
@@ -83,7 +96,11 @@ impl Pretrained {
             return Ok(TokenizerOrigin::Path(beside));
         }
         let file = self.path.clone();
-        match self.weights.tokenizer_files() {
+        let within = match &self.weights {
+            Some(weights) => weights.tokenizer_files(),
+            None => Ok(None),
+        };
+        match within {
             Ok(Some(files)) => Ok(TokenizerOrigin::Within { file, files }),
             Ok(None) => Err(format!("there is no {}", beside.display())),
             Err(why) => Err(format!("{why}, and there is no {}", beside.display())),
@@ -94,9 +111,10 @@ impl Pretrained {
     /// mean something else.
     pub(crate) fn token_ids(&self, tokenizer: &Tokenizer) -> Result<TokenIds, String> {
         let beside = read_config(&self.folder.join(GENERATION_CONFIG))?;
-        let generation = match beside {
-            Some(beside) => beside,
-            None => self.weights.generation_config()?,
+        let generation = match (beside, &self.weights) {
+            (Some(beside), _) => beside,
+            (None, Some(weights)) => weights.generation_config()?,
+            (None, None) => Value::Null,
         };
         let ids = TokenIds::new(self.config.as_ref().unwrap_or(&Value::Null), &generation);
         let own = self.tokenizer().ok();
@@ -127,14 +145,22 @@ impl Pretrained {
         model: &dyn Model,
         composition: &Composition,
     ) -> Result<(), Diagnostics> {
-        tt_train::check_weights(model, &self.weights).map_err(|error| {
+        let Some(weights) = &self.weights else {
+            return Ok(()); // once they are here
+        };
+        tt_train::check_weights(model, weights).map_err(|error| {
             let section = composition.section(KEY);
             section.error(format!("`{KEY}`: {error}")).into()
         })
     }
 
+    fn weights(&self) -> &Weights {
+        let weights = self.weights.as_ref();
+        weights.expect("what reads weights has asked for them")
+    }
+
     pub(crate) fn load(&self, model: &dyn Model, device: Device) -> tt_train::Result<ParamTree> {
-        tt_train::load_params(model, &self.weights, device)
+        tt_train::load_params(model, self.weights(), device)
     }
 
     /// As [`Pretrained::load`], to be frozen.
@@ -144,11 +170,21 @@ impl Pretrained {
         dtype: BaseDType,
         device: Device,
     ) -> tt_train::Result<ParamTree> {
-        tt_train::load_base(model, &self.weights, dtype, device)
+        tt_train::load_base(model, self.weights(), dtype, device)
     }
 
-    /// The name under which other programs, started elsewhere, find the same weights.
+    /// The name under which other programs, started elsewhere, find the same weights: an id as peft takes it, if that is
+    /// enough.
     pub(crate) fn name(&self) -> String {
+        if let Some(reference) = &self.remote {
+            let is_plain =
+                reference.path.is_none() && reference.revision == tt_hub::DEFAULT_REVISION;
+            return if is_plain {
+                reference.repo.id.clone()
+            } else {
+                reference.to_string()
+            };
+        }
         let full = self.path.canonicalize().unwrap_or(self.path.clone());
         full.display().to_string()
     }

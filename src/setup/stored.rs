@@ -18,6 +18,7 @@ use tt_train::{
 
 use crate::plugins::Plugins;
 use crate::setup::adapter::peft;
+use crate::setup::hub::{self, Need};
 use crate::setup::pretrained::TOKENIZER;
 
 const CONFIG: &str = "config.json";
@@ -29,15 +30,12 @@ pub(crate) struct Stored {
     pub(crate) folder: PathBuf,
     pub(crate) model: Arc<dyn Model>,
     pub(crate) params: ParamTree,
-    pub(crate) adapter: Option<StoredAdapter>,
+    /// The adapter among the parameters.
+    pub(crate) adapter: Option<Arc<Lora>>,
     /// The folder of the base model, if there is an adapter and its base is from a folder.
     base_folder: Option<PathBuf>,
-}
-
-/// The adapter among the parameters.
-pub(crate) struct StoredAdapter {
-    pub(crate) lora: Arc<Lora>,
-    pub(crate) base: BaseOrigin,
+    /// What that base's weights are read from.
+    pub(crate) base_weights: Option<PathBuf>,
 }
 
 impl Stored {
@@ -64,6 +62,7 @@ impl Stored {
                 params,
                 adapter: None,
                 base_folder: None,
+                base_weights: None,
             });
         };
         let remembered = TrainState::read_in(&folder)?.and_then(|state| state.base);
@@ -71,38 +70,41 @@ impl Stored {
         let dtype = remembered
             .as_ref()
             .map_or(BaseDType::F32, |base| base.dtype);
-        let base_folder = match &origin {
-            BaseOrigin::Pretrained(path) => Some(parent_of_weights(Path::new(path))),
+        let base_weights = match &origin {
+            BaseOrigin::Pretrained(name) => Some(
+                hub::local(name, Need::Weights)
+                    .with_context(|| format!("the base model of {}", folder.display()))?,
+            ),
             BaseOrigin::Seed(_) => None,
         };
+        let base_folder = base_weights.as_deref().map(parent_of_weights);
         // The adapter of a run has the model's config beside it; one of peft's is described by its base alone.
         let described = match &base_folder {
             Some(base) if !config_of(&folder).exists() => base,
             _ => &folder,
         };
         let model = read_model(described, plugins)?;
-        let params = match &origin {
-            BaseOrigin::Pretrained(path) => {
-                let weights = Weights::open(Path::new(path))
+        let params = match (&origin, base_weights.as_deref()) {
+            (BaseOrigin::Seed(seed), _) => draw_base(&*model, *seed, dtype, device)?,
+            (BaseOrigin::Pretrained(name), path) => {
+                let path = path.unwrap_or(Path::new(name));
+                let weights = Weights::open(path)
                     .with_context(|| format!("the base model of {}", folder.display()))?;
                 load_base(&*model, &weights, dtype, device)?
             }
-            BaseOrigin::Seed(seed) => draw_base(&*model, *seed, dtype, device)?,
         };
         let lora = Lora::from_peft(&peft(&saved), neutral(dtype), &model.params())
             .with_context(|| folder.display().to_string())?;
-        let adapted = Adapted::new(Arc::new(lora), &params, origin.clone())?;
+        let adapted = Adapted::new(Arc::new(lora), &params, origin)?;
         if let Some(remembered) = &remembered {
             adapted.base.check(remembered)?;
         }
         Ok(Self {
             params: load_adapter(&adapted.lora, &params, &saved.weights, device)?,
             model,
-            adapter: Some(StoredAdapter {
-                lora: adapted.lora,
-                base: origin,
-            }),
+            adapter: Some(adapted.lora),
             base_folder,
+            base_weights,
             folder,
         })
     }
@@ -133,6 +135,9 @@ fn base_origin(
     remembered: Option<&Base>,
 ) -> anyhow::Result<BaseOrigin> {
     if let Some(given) = given {
+        if hub::named(given).is_some() {
+            return Ok(BaseOrigin::Pretrained(given.to_owned()));
+        }
         let given = weights_folder(Path::new(given))?;
         return Ok(BaseOrigin::Pretrained(given.display().to_string()));
     }

@@ -73,7 +73,7 @@ impl SweepPlan {
                 arguments: Vec::new(),
                 options: Options::default(),
             };
-            let setup = Setup::read(&invocation).map_err(Failure::from);
+            let setup = Setup::read_to_plan(&invocation).map_err(Failure::from);
             match setup.and_then(|setup| setup.check_whole(&invocation.composition)) {
                 Ok(()) => {}
                 Err(Failure::Config(found)) => {

@@ -15,6 +15,9 @@ mod faults;
 mod generate;
 mod gguf;
 mod harness;
+mod hub;
+#[path = "../../crates/hub/tests/hub/server.rs"]
+mod hub_server;
 mod hydra;
 mod inspect;
 mod instruction_sets;

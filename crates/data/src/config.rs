@@ -80,10 +80,10 @@ impl Default for DatasetConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TokenizerConfig {
-    /// A `tokenizer.json`, or a folder with one. Without it, the one of the checkpoint that the
-    /// run goes on from, else the one beside the weights of `model.pretrained_url`, else a
-    /// byte-level BPE tokenizer, trained on the data at the first run and kept in the user's cache
-    /// folder.
+    /// A `tokenizer.json`, or a folder with one, or `user/name` on the Hugging Face Hub. Without
+    /// it, the one of the checkpoint that the run goes on from, else the one beside the weights of
+    /// `model.pretrained_url`, else a byte-level BPE tokenizer, trained on the data at the first
+    /// run and kept in the user's cache folder.
     pub path: Option<String>,
     /// Tokens of the tokenizer to train, with its 256 bytes and `<|endoftext|>`.
     #[schemars(range(min = 257))]

@@ -31,7 +31,7 @@ pub(super) struct Estimate {
 impl Estimate {
     pub(super) fn of(invocation: &Invocation) -> Result<Self, Failure> {
         let composition = &invocation.composition;
-        let setup = Setup::read(invocation)?;
+        let setup = Setup::read_to_plan(invocation)?;
         setup.check(composition)?;
         let remats = setup.recompute.is_some();
         let model = composition.section("model").section("type").text()?;
@@ -39,7 +39,7 @@ impl Estimate {
         let sequence_length = setup.config.data.sequence_length;
         let footprint = rehearse(setup, composition, true)?;
         let activations_without_remat = if remats {
-            let without = rehearse(Setup::read(invocation)?, composition, false)?;
+            let without = rehearse(Setup::read_to_plan(invocation)?, composition, false)?;
             Some(without.activations)
         } else {
             None

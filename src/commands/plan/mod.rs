@@ -14,7 +14,7 @@ use estimate::Estimate;
 
 pub(crate) fn run(invocation: Invocation) -> Result<ExitCode, Failure> {
     // Kernels take scratch for each thread.
-    let device = Setup::read(&invocation)?.config.device;
+    let device = Setup::read_to_plan(&invocation)?.config.device;
     device.start_threads()?;
     let mut estimate = Estimate::of(&invocation)?;
     estimate.steps = estimate::steps(&invocation)?;

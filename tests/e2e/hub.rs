@@ -1,0 +1,282 @@
+//! Models and tokenizers on the Hub, here one on loopback.
+
+use std::fs;
+use std::process::Command;
+
+use serde_json::json;
+
+use crate::harness::{Finished, Place, Running, nano};
+use crate::hub_server::{Fault, Server, TOKEN};
+
+/// A folder, and a Hub with one model, `u/base`, which is also in the folder `base`.
+struct World {
+    place: Place,
+    server: Server,
+}
+
+impl World {
+    fn new() -> Self {
+        let place = Place::new();
+        place
+            .run_nano(&["trainer.max_steps=1", "hydra.run.dir=run"])
+            .with_code(0);
+        place
+            .run(&["export", "checkpoint=run", "out=base"])
+            .with_code(0);
+        let world = Self {
+            place,
+            server: Server::start(),
+        };
+        let files = world.files();
+        let files = files
+            .iter()
+            .map(|(name, bytes)| (name.as_str(), &bytes[..], name.ends_with(".safetensors")));
+        let files: Vec<_> = files.collect();
+        world.server.repo("models/u/base", &files);
+        world
+    }
+
+    fn files(&self) -> Vec<(String, Vec<u8>)> {
+        let entries = fs::read_dir(self.place.path().join("base")).unwrap();
+        let file = |entry: std::io::Result<fs::DirEntry>| {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+            (name, fs::read(path).unwrap())
+        };
+        entries.map(file).collect()
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = self.place.command(args);
+        command
+            .env("HF_ENDPOINT", self.server.endpoint())
+            .env("HF_HOME", self.place.path().join("hf"));
+        for name in ["HF_HUB_CACHE", "HF_TOKEN", "HF_HUB_OFFLINE"] {
+            command.env_remove(name);
+        }
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Finished {
+        Running::start(self.command(args)).finish()
+    }
+
+    /// The loss of one step from the weights that `url` names.
+    fn loss(&self, url: &str, folder: &str) -> f64 {
+        let url = format!("model.pretrained_url={url}");
+        let dir = format!("hydra.run.dir={folder}");
+        self.run(&nano(&[&url, &dir, "trainer.max_steps=1"]))
+            .with_code(0);
+        let metrics =
+            fs::read_to_string(self.place.path().join(folder).join("metrics.jsonl")).unwrap();
+        let loss = metrics.lines().rev().find_map(|line| {
+            let record: serde_json::Value = serde_json::from_str(line).unwrap();
+            record["loss"].as_f64()
+        });
+        loss.unwrap()
+    }
+}
+
+#[test]
+fn a_model_on_the_hub_is_one_in_a_folder() {
+    let world = World::new();
+    let url = "model.pretrained_url=u/base";
+    // A plan reads no weights, so it fetches none.
+    world
+        .run(&["plan", "+model=qwen2", "+trainer=lm", url])
+        .with_code(0);
+    assert!(!world.server.requests("/config.json").is_empty());
+    assert!(world.server.requests("/storage").is_empty());
+
+    let here = world.loss("base", "here");
+    assert_eq!(world.loss("u/base", "id"), here);
+    assert_eq!(world.loss("hf://u/base@main", "url"), here);
+    assert_eq!(world.server.requests("/storage").len(), 1);
+
+    // As larger models are.
+    let weights = fs::read(world.place.path().join("base/model.safetensors")).unwrap();
+    let names = safetensors::SafeTensors::deserialize(&weights).unwrap();
+    let shard = "model-00001-of-00001.safetensors";
+    let map: serde_json::Map<_, _> = names
+        .names()
+        .into_iter()
+        .map(|name| (name.to_owned(), shard.into()))
+        .collect();
+    let index = json!({"metadata": {}, "weight_map": map}).to_string();
+    let mut files = world.files();
+    files.retain(|(name, _)| name != "model.safetensors");
+    files.push((shard.to_owned(), weights.clone()));
+    files.push((
+        "model.safetensors.index.json".to_owned(),
+        index.into_bytes(),
+    ));
+    let files: Vec<_> = files
+        .iter()
+        .map(|(name, bytes)| (name.as_str(), &bytes[..], name == shard))
+        .collect();
+    world.server.repo("models/u/sharded", &files);
+    assert_eq!(world.loss("u/sharded", "sharded"), here);
+
+    let before = world.server.requests("").len();
+    let mut offline = world.command(&nano(&[url, "trainer.max_steps=1"]));
+    offline.env("HF_HUB_OFFLINE", "1");
+    Running::start(offline).finish().with_code(0);
+    // What is here is meant, whatever the Hub has.
+    fs::create_dir(world.place.path().join("u")).unwrap();
+    fs::rename(
+        world.place.path().join("base"),
+        world.place.path().join("u/base"),
+    )
+    .unwrap();
+    assert_eq!(world.loss("u/base", "moved"), here);
+    assert_eq!(world.server.requests("").len(), before);
+}
+
+#[test]
+fn a_tokenizer_on_the_hub_comes_without_its_weights() {
+    let world = World::new();
+    world
+        .run(&nano(&[
+            "data.tokenizer.path=u/base",
+            "trainer.max_steps=1",
+        ]))
+        .with_code(0);
+    assert!(world.server.requests("/storage").is_empty());
+    assert_eq!(world.server.requests("/tokenizer.json").len(), 1);
+}
+
+#[test]
+fn what_the_hub_refuses_is_said_at_the_key() {
+    let world = World::new();
+    let refused = |url: &str| {
+        let url = format!("model.pretrained_url={url}");
+        world.run(&nano(&[&url, "trainer.max_steps=1"]))
+    };
+    refused("u/missing").complains("`model.pretrained_url`: there is no u/missing here, so the Hub was asked: hf://u/missing: there is no such repository");
+    world
+        .run(&nano(&["data.tokenizer.path=u/missing"]))
+        .with_code(2)
+        .complains("`data.tokenizer.path`: there is no u/missing here, so the Hub was asked");
+    refused("hf://datasets/u/base").complains("is data, not a model");
+    world.server.repo(
+        "models/u/pickled",
+        &[
+            ("config.json", b"{}", false),
+            ("pytorch_model.bin", b"x", true),
+        ],
+    );
+    refused("u/pickled")
+        .complains("hf://u/pickled has no model.safetensors: weights as in pytorch_model.bin");
+    world
+        .server
+        .state()
+        .repos
+        .get_mut("models/u/base")
+        .unwrap()
+        .is_gated = true;
+    refused("u/base").complains("accept the terms on");
+    world.server.fault(
+        "/revision/",
+        Fault::Answer(404, vec![("x-error-code", "RevisionNotFound".into())], ""),
+    );
+    refused("u/base@v2").complains("hf://u/base: there is no revision `v2`");
+}
+
+#[test]
+fn a_run_is_sent_with_a_page_about_it_and_can_be_trained_from_again() {
+    let world = World::new();
+    let upload = |more: &[&str]| {
+        let mut command =
+            world.command(&[&["upload", "checkpoint=run", "repo=u/mine"], more].concat());
+        command.env("HF_TOKEN", TOKEN);
+        Running::start(command).finish()
+    };
+    upload(&[]).with_code(0).prints("/u/mine: commit ");
+    let there = |path: &str| {
+        let state = world.server.state();
+        let repo = &state.repos["models/u/mine"];
+        assert!(repo.is_private);
+        repo.files.get(path).map(|file| file.content.clone())
+    };
+    let page = String::from_utf8(there("README.md").unwrap()).unwrap();
+    assert!(
+        page.contains("| `model.type` | qwen2.Qwen2ForCausalLM |"),
+        "{page}"
+    );
+    assert!(
+        page.contains("## Loss") && page.contains("| 1 | "),
+        "{page}"
+    );
+    assert!(there("model.safetensors").is_some() && there("tokenizer.json").is_some());
+    let state = world.server.state();
+    let files = state.repos["models/u/mine"].files.keys();
+    assert!(
+        files
+            .clone()
+            .all(|path| !path.starts_with("trainer_state") && path != "manifest.json"),
+        "{files:?}"
+    );
+    drop(state);
+
+    let puts = world.server.requests("PUT ").len();
+    upload(&[]).with_code(0).prints("has all of it already");
+    assert_eq!(world.server.requests("PUT ").len(), puts);
+    // A page that somebody has written stays.
+    world
+        .server
+        .repo("models/u/mine", &[("README.md", b"# Mine", false)]);
+    upload(&[]).with_code(0).prints("has all of it already");
+    assert_eq!(there("README.md").unwrap(), b"# Mine");
+
+    let mut command = world.command(&nano(&[
+        "model.pretrained_url=u/mine",
+        "trainer.max_steps=1",
+        "hydra.run.dir=again",
+    ]));
+    command.env("HF_TOKEN", TOKEN);
+    Running::start(command).finish().with_code(0);
+
+    let mut command = world.command(&["upload", "checkpoint=run", "repo=u/mine"]);
+    command.env("HF_TOKEN", "hf_wrong");
+    let refused = Running::start(command).finish().with_code(2);
+    assert!(!refused.stderr.contains("hf_wrong"), "{refused:?}");
+    refused.complains("the Hub does not accept the token");
+}
+
+#[test]
+fn an_adapter_remembers_its_base_by_the_name_on_the_hub() {
+    let world = World::new();
+    fs::rename(
+        world.place.path().join("base"),
+        world.place.path().join("elsewhere"),
+    )
+    .unwrap();
+    let lora = [
+        "model.pretrained_url=u/base",
+        "model/adapter=lora",
+        "trainer.max_steps=1",
+        "hydra.run.dir=lora",
+    ];
+    world.run(&nano(&lora)).with_code(0);
+    world
+        .run(&["export", "checkpoint=lora", "out=adapter"])
+        .with_code(0);
+    let config = fs::read(world.place.path().join("adapter/adapter_config.json")).unwrap();
+    let config: serde_json::Value = serde_json::from_slice(&config).unwrap();
+    assert_eq!(config["base_model_name_or_path"], "u/base");
+    let before = world.server.requests("/storage").len();
+    for args in [
+        &["export", "checkpoint=lora", "out=merged", "--merge"][..],
+        &[
+            "generate",
+            "checkpoint=adapter",
+            "prompt=One",
+            "max_new_tokens=2",
+        ],
+    ] {
+        let mut command = world.command(args);
+        command.env("HF_HUB_OFFLINE", "1");
+        Running::start(command).finish().with_code(0);
+    }
+    assert_eq!(world.server.requests("/storage").len(), before);
+}
