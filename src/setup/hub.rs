@@ -121,14 +121,14 @@ fn fetch(reference: &Reference, need: Need) -> anyhow::Result<PathBuf> {
 }
 
 /// The files of a snapshot, shown while they are fetched.
-struct Files<'a> {
-    hub: &'a Hub,
-    reference: &'a Reference,
-    snapshot: &'a Snapshot,
+pub(super) struct Files<'a> {
+    pub(super) hub: &'a Hub,
+    pub(super) reference: &'a Reference,
+    pub(super) snapshot: &'a Snapshot,
 }
 
 impl Files<'_> {
-    fn get(&self, path: &str) -> anyhow::Result<PathBuf> {
+    pub(super) fn get(&self, path: &str) -> anyhow::Result<PathBuf> {
         let shown = Shown::new("downloading");
         let wait = Wait {
             interrupt: &|| false, // until a run has something to save, a signal ends the process

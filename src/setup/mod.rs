@@ -5,6 +5,7 @@
 
 mod adapter;
 pub(crate) mod hub;
+mod hub_data;
 pub(crate) mod job;
 mod optimization;
 mod parameters;
@@ -19,7 +20,7 @@ use serde_json::Value;
 use tt_checkpoint::Checkpoint;
 use tt_collators::{BatchSpec, BuildCollator, Pipeline, PipelineOptions};
 use tt_config::{Composition, Diagnostic, Diagnostics, Table};
-use tt_data::{DataError, OpenSource, Tokenizer, TokenizerOrigin};
+use tt_data::{DataConfig, DataError, OpenSource, Tokenizer, TokenizerOrigin};
 use tt_metrics::{Console, LoggingConfig, Sink};
 use tt_models::Model;
 use tt_nn::{ParamTree, Recompute};
@@ -179,8 +180,7 @@ impl Setup {
                 .or_else(|| self.base_tokenizer()),
             ..PipelineOptions::default()
         };
-        let data = Pipeline::open(&self.config.data, &options)
-            .map_err(|error| data_problem(composition, &error))?;
+        let data = open_pipeline(composition, &self.config.data, &options)?;
         self.check_vocabulary(composition, data.tokenizer())?;
         if let Some(path) = trained_with {
             self.check_tokenizer(composition, data.tokenizer(), &path)?;
@@ -276,6 +276,18 @@ fn problem(composition: &Composition, key: &str, message: String) -> Diagnostic 
     }
 }
 
+/// Opens data, wherever it is.
+pub(crate) fn open_pipeline(
+    composition: &Composition,
+    config: &DataConfig,
+    options: &PipelineOptions,
+) -> Result<Pipeline, Diagnostics> {
+    const KEY: &str = "data.dataset.url";
+    let local = hub_data::local(config, &options.sources)
+        .map_err(|error| problem(composition, KEY, format!("{error:#}")))?;
+    Pipeline::open(&local, options).map_err(|error| data_problem(composition, &error))
+}
+
 /// What is wrong with the data, at the key that it is about.
 pub(crate) fn data_problem(composition: &Composition, error: &DataError) -> Diagnostics {
     problem(composition, data_key(error), error.to_string()).into()
@@ -333,7 +345,10 @@ fn require(
 }
 
 /// Replaces a tokenizer on the Hub by its files here.
-fn fetch_tokenizer(config: &mut AppConfig, composition: &Composition) -> Result<(), Diagnostics> {
+pub(crate) fn fetch_tokenizer(
+    config: &mut AppConfig,
+    composition: &Composition,
+) -> Result<(), Diagnostics> {
     const KEY: &str = "data.tokenizer.path";
     let path = &mut config.data.tokenizer.path;
     if let Some(text) = path.as_deref().filter(|text| hub::named(text).is_some()) {
@@ -410,8 +425,14 @@ fn check_kwargs<B: Clone>(
     let Some(node) = chosen.node() else {
         return Ok(()); // the default, which takes its options as they are
     };
+    let name = chosen.text()?;
+    let name = if name_key == "url" {
+        hub_data::source(&name, table)
+    } else {
+        &name
+    };
     let entry = table
-        .get(&chosen.text()?)
+        .get(name)
         .map_err(|problem| problem.at(&node.origin))?;
     let kwargs = composition.section(group).section("kwargs");
     let kwargs = kwargs.describe(table.subject(entry));

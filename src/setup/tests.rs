@@ -36,6 +36,7 @@ fn every_option_of_every_group_type_checks() {
                 "data=mixture" => {
                     overrides.push("data.dataset.kwargs.sources=[{url: stories, max_rows: 10}]");
                 }
+                "data=hf" => overrides.push("data.dataset.kwargs.path=user/name"),
                 "data=stories" => {}
                 _ if group == "data" => overrides.push("data.path=given"),
                 _ => {}

@@ -40,6 +40,7 @@ fn with_every_option(command: &[&str]) {
         let group = choice.split('=').next().expect("a group");
         let given = match choice.as_str() {
             "data=mixture" => Some("data.dataset.kwargs.sources=[{url: stories, max_rows: 10}]"),
+            "data=hf" => Some("data.dataset.kwargs.path=user/name"),
             "data=stories" => None,
             _ => (group == "data").then_some("data.path=given"),
         };

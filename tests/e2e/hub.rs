@@ -280,3 +280,76 @@ fn an_adapter_remembers_its_base_by_the_name_on_the_hub() {
     }
     assert_eq!(world.server.requests("/storage").len(), before);
 }
+
+/// Only the files of what is read are fetched, and the batches are those of the same files here.
+#[test]
+fn a_data_set_on_the_hub_is_one_in_files() {
+    let world = World {
+        place: Place::new(),
+        server: Server::start(),
+    };
+    let golden = |name: &str| {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/data");
+        fs::read(folder.join(name)).expect("a file of rows")
+    };
+    let (train, validation) = (golden("text_zstd.parquet"), golden("text_none.parquet"));
+    world.server.repo(
+        "datasets/u/corpus",
+        &[
+            ("README.md", b"# corpus", false),
+            ("data/train-00000-of-00001.parquet", &train, true),
+            ("data/validation-00000-of-00001.parquet", &validation, true),
+            (
+                "data/test-00000-of-00001.parquet",
+                &golden("text_lz4.parquet"),
+                true,
+            ),
+            ("extra/train.jsonl", &golden("text.jsonl"), false),
+        ],
+    );
+    fs::write(world.place.path().join("train.parquet"), &train).unwrap();
+    fs::write(world.place.path().join("val.parquet"), &validation).unwrap();
+    let batch = |more: &[&str]| {
+        let args = [
+            "batch",
+            "--json",
+            "data.tokenizer.vocab_size=300",
+            "data.sequence_length=32",
+        ];
+        let shown = world.run(&[&args[..], more].concat()).with_code(0).stdout;
+        let shown: serde_json::Value = serde_json::from_str(&shown).expect("JSON");
+        let rows = shown[0]["rows"].as_array().expect("rows").clone();
+        rows.iter()
+            .map(|row| row["input_ids"].clone())
+            .collect::<Vec<_>>()
+    };
+    let here = batch(&[
+        "data=parquet",
+        "data.path=train.parquet",
+        "data.val_path=val.parquet",
+    ]);
+    assert_eq!(
+        batch(&["data=hf", "data.dataset.kwargs.path=u/corpus"]),
+        here
+    );
+    // Training, validation, and not the test split nor what is there twice.
+    assert_eq!(world.server.requests("/storage").len(), 2);
+    let url = "data.dataset.url=hf://datasets/u/corpus@main";
+    assert_eq!(batch(&["data=files", "data.path=null", url]), here);
+    let part = [
+        "data=hf",
+        "data.dataset.kwargs.path=u/corpus",
+        "data.dataset.kwargs.name=extra",
+    ];
+    batch(&part);
+
+    let refused = |more: &[&str]| world.run(&[&["batch"], more].concat()).with_code(2);
+    refused(&["data=hf", "data.dataset.kwargs.path=u/nothing"]).complains("u/nothing");
+    refused(&[
+        "data=hf",
+        "data.dataset.kwargs.path=u/corpus",
+        "data.dataset.kwargs.split=dev",
+    ])
+    .complains("no split `dev`; there is test, train, validation");
+    refused(&["data=hf", "data.dataset.kwargs.path=hf://u/model"]).complains("is a model");
+}

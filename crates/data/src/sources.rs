@@ -4,7 +4,7 @@ use tt_config::{Entry, Table};
 
 use crate::config::DataConfig;
 use crate::error::DataError;
-use crate::files::{self, FilesConfig};
+use crate::files::{self, FilesConfig, HubConfig};
 use crate::mixture::{self, MixtureConfig};
 use crate::source::{Dataset, OpenSource};
 use crate::stories::{Stories, StoriesConfig};
@@ -36,6 +36,7 @@ pub const SOURCES: Table<OpenSource> = Table::new(
             "Parquet, Arrow and JSON, by the names of the files",
             files::open_files,
         ),
+        Entry::new::<HubConfig>("hf", "a data set of the Hugging Face Hub", files::open_hub),
         Entry::new::<MixtureConfig>(
             "mixture",
             "several data sets in given proportions",

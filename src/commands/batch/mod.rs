@@ -16,7 +16,9 @@ use crate::config::AppConfig;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::out;
-use crate::setup::{check_data, data_problem, pretrained::Pretrained};
+use crate::setup::hub::Need;
+use crate::setup::pretrained::Pretrained;
+use crate::setup::{check_data, fetch_tokenizer, open_pipeline};
 
 /// What is wrong with the configuration itself.
 pub(crate) fn check(invocation: &Invocation) -> Result<(), Diagnostics> {
@@ -51,7 +53,8 @@ fn open(invocation: &Invocation) -> Result<Pipeline, Diagnostics> {
         plugins,
         ..
     } = invocation;
-    let config: AppConfig = composition.extract("")?;
+    let mut config: AppConfig = composition.extract("")?;
+    fetch_tokenizer(&mut config, composition)?;
     let trainer = config.trainer.map(|trainer| trainer.with_length());
     let default = PipelineOptions::default();
     let options = PipelineOptions {
@@ -65,7 +68,7 @@ fn open(invocation: &Invocation) -> Result<Pipeline, Diagnostics> {
         tokenizer: base_tokenizer(composition)?,
         ..default
     };
-    Pipeline::open(&config.data, &options).map_err(|error| data_problem(composition, &error))
+    open_pipeline(composition, &config.data, &options)
 }
 
 /// That of the weights that a run would start from.
@@ -74,7 +77,7 @@ fn base_tokenizer(
 ) -> Result<Option<tt_data::TokenizerOrigin>, Diagnostics> {
     let has_model = composition.get("model").is_some_and(|node| !node.is_null());
     let pretrained = if has_model {
-        Pretrained::open(composition)?
+        Pretrained::open(composition, Need::Tokenizer)?
     } else {
         None
     };

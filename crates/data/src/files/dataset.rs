@@ -22,6 +22,8 @@ use crate::source::{Dataset, Source};
 
 const TRAIN: &str = "train";
 const VALIDATION: &str = "validation";
+const SPLIT: &str = "data.dataset.kwargs.split";
+const VAL_SPLIT: &str = "data.dataset.kwargs.val_split";
 
 /// `data.dataset.kwargs` of `parquet`, `arrow`, `jsonl` and `files`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -49,6 +51,69 @@ impl Default for FilesConfig {
     }
 }
 
+impl FilesConfig {
+    /// The splits that are read, of those `known`. Errors: one that is not understood, or not there.
+    pub fn splits<'a>(
+        &self,
+        known: impl Iterator<Item = &'a str> + Clone,
+    ) -> Result<Vec<String>, DataError> {
+        let mut wanted = Vec::new();
+        let mut want = |key: &'static str, text: &str| {
+            for Split { name, .. } in parse(key, text)? {
+                if !known.clone().any(|known| known == name) {
+                    return Err(no_split(key, &name, known.clone()));
+                }
+                wanted.push(name);
+            }
+            Ok(())
+        };
+        want(SPLIT, &self.split)?;
+        match &self.val_split {
+            Some(text) => want(VAL_SPLIT, text)?,
+            None if known.clone().any(|known| known == VALIDATION) => want(VAL_SPLIT, VALIDATION)?,
+            None => {}
+        }
+        wanted.sort();
+        wanted.dedup();
+        Ok(wanted)
+    }
+}
+
+fn no_split<'a>(key: &'static str, name: &str, known: impl Iterator<Item = &'a str>) -> DataError {
+    let known = known.collect::<Vec<_>>().join(", ");
+    let message = format!("no split `{name}`; there is {known}");
+    DataError::BadValue { key, message }
+}
+
+/// `data.dataset.kwargs` of `hf`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct HubConfig {
+    /// `user/name`, `user/name@revision` or `hf://datasets/user/name`, unless `data.dataset.url` is that.
+    pub path: Option<String>,
+    /// The part of a data set that has several: the folder, or the beginning of its files' paths.
+    pub name: Option<String>,
+    /// Which files; those that hold rows, if it is null: globs within the repository.
+    pub data_files: Option<DataFiles>,
+    /// As of `files`.
+    pub split: Option<String>,
+    /// As of `files`.
+    pub val_split: Option<String>,
+    /// As of `files`.
+    pub columns: Option<Vec<String>>,
+}
+
+/// What is on the Hub has to be fetched first, which shows how far it is: this crate shows nothing.
+pub(crate) fn open_hub(config: &DataConfig) -> Result<Dataset, DataError> {
+    Err(DataError::BadValue {
+        key: "data.dataset.url",
+        message: format!(
+            "`{}` has to be fetched from the Hub before",
+            config.dataset.url
+        ),
+    })
+}
+
 /// Which files.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
@@ -70,7 +135,8 @@ pub enum Paths {
 }
 
 impl Paths {
-    fn as_slice(&self) -> &[String] {
+    /// Them, in order.
+    pub fn as_slice(&self) -> &[String] {
         match self {
             Self::One(path) => std::slice::from_ref(path),
             Self::Many(paths) => paths,
@@ -127,19 +193,16 @@ fn open_dataset(config: &DataConfig, format: Option<Format>) -> Result<Dataset, 
         let found = Files::find("data.val_path", std::slice::from_ref(path), format)?.all();
         files.0.insert(VALIDATION.to_owned(), found);
     }
-    let split = parse("data.dataset.kwargs.split", &own.split)?;
+    let split = parse(SPLIT, &own.split)?;
     let trains_on_it = split.iter().any(|part| part.name == VALIDATION);
     if val_split.is_none() && files.0.contains_key(VALIDATION) && !trains_on_it {
         val_split = Some(VALIDATION.to_owned());
     }
     let columns = own.columns.as_deref();
     let mut read = |key, parts: &[Split]| files.rows(key, parts, format, columns, &mut hasher);
-    let train = read("data.dataset.kwargs.split", &split)?;
+    let train = read(SPLIT, &split)?;
     let (train, validation): (Arc<dyn Source>, Arc<dyn Source>) = match val_split {
-        Some(text) => {
-            let key = "data.dataset.kwargs.val_split";
-            (train, read(key, &parse(key, &text)?)?)
-        }
+        Some(text) => (train, read(VAL_SPLIT, &parse(VAL_SPLIT, &text)?)?),
         None => match HeldOut::split(&train, config.val_fraction) {
             Some((train, validation)) => (Arc::new(train), Arc::new(validation)),
             None => return Err(files.no_validation(&train)),
@@ -207,26 +270,18 @@ impl Files {
         }
         let mut found = Vec::new();
         walk(folder, &mut found)?;
-        found.retain(|path| match (format, Format::of(path)) {
-            (Some(wanted), found) => found == Some(wanted),
-            // What else lies in a data set's folder: dataset_infos.json, for one.
-            (None, Some(Format::Json)) => !is_about_the_data(path),
-            (None, found) => found.is_some(),
+        found.retain(|path| match format {
+            Some(wanted) => Format::of(path) == Some(wanted),
+            None => holds_rows(path),
         });
         if found.is_empty() {
             let path = folder.to_owned();
             return Err(DataError::NoFiles { key, path });
         }
         found.sort();
-        let split_of = |path: &PathBuf| split_named(path.strip_prefix(folder).unwrap_or(path));
-        let is_named = found.iter().any(|path| split_of(path).is_some());
-        for path in found {
-            let split = match split_of(&path) {
-                Some(split) => split,
-                None if is_named => continue,
-                None => TRAIN,
-            };
-            self.0.entry(split.to_owned()).or_default().push(path);
+        let relative = |path: &PathBuf| path.strip_prefix(folder).unwrap_or(path).to_owned();
+        for (split, paths) in by_split(&found, relative) {
+            self.0.entry(split).or_default().extend(paths);
         }
         Ok(())
     }
@@ -246,9 +301,7 @@ impl Files {
         let mut sources = Vec::new();
         for part in parts {
             let Some(paths) = self.0.get(&part.name) else {
-                let known = self.0.keys().map(String::as_str).collect::<Vec<_>>();
-                let message = format!("no split `{}`; there is {}", part.name, known.join(", "));
-                return Err(DataError::BadValue { key, message });
+                return Err(no_split(key, &part.name, self.0.keys().map(String::as_str)));
             };
             fingerprint(paths, hasher)?;
             let whole = open(paths, format, columns)?;
@@ -347,9 +400,30 @@ fn walk(folder: &Path, found: &mut Vec<PathBuf>) -> Result<(), DataError> {
     Ok(())
 }
 
-fn is_about_the_data(path: &Path) -> bool {
+/// Whether its name says that it is a file of rows, and not one about them.
+pub fn holds_rows(path: &Path) -> bool {
     let about = ["dataset_infos.json", "dataset_info.json", "config.json"];
-    about.iter().any(|name| path.ends_with(name))
+    Format::of(path).is_some() && !about.iter().any(|name| path.ends_with(name))
+}
+
+/// Files by the split that each is of by its name, as the Hub has it; all of `train` if no name says one. Of a name that
+/// says none where others do, nothing is read.
+pub fn by_split<T: Clone>(files: &[T], name: impl Fn(&T) -> PathBuf) -> BTreeMap<String, Vec<T>> {
+    let split_of = |file: &T| split_named(&name(file));
+    let is_named = files.iter().any(|file| split_of(file).is_some());
+    let mut splits = BTreeMap::<_, Vec<T>>::new();
+    for file in files {
+        let split = match split_of(file) {
+            Some(split) => split,
+            None if is_named => continue,
+            None => TRAIN,
+        };
+        splits
+            .entry(split.to_owned())
+            .or_default()
+            .push(file.clone());
+    }
+    splits
 }
 
 /// The split that the name of a file or of its folder says, by the words that the Hub goes by.

@@ -19,8 +19,8 @@ use std::sync::Arc;
 use arrow_schema::Fields;
 
 pub use check::check_files;
-pub use dataset::{DataFiles, FilesConfig, Paths};
-pub(crate) use dataset::{open_arrow, open_files, open_jsonl, open_parquet};
+pub use dataset::{DataFiles, FilesConfig, HubConfig, Paths, by_split, holds_rows};
+pub(crate) use dataset::{open_arrow, open_files, open_hub, open_jsonl, open_parquet};
 pub(crate) use find::find;
 
 use crate::concat::Concat;
