@@ -472,10 +472,10 @@ fn write_tokenizer(data: &Pipeline, run_dir: &Path) -> Result<Vec<PathBuf>> {
         source,
     };
     std::fs::create_dir_all(&dir).map_err(|error| io(&dir, error))?;
-    let files = data.tokenizer().files().iter();
+    let files = data.tokenizer_files().into_iter();
     files
         .map(|(name, bytes)| {
-            let path = dir.join(name);
+            let path = dir.join(&name);
             std::fs::write(&path, bytes).map_err(|error| io(&path, error))?;
             Ok(path)
         })

@@ -1,0 +1,412 @@
+//! Chat templates: Jinja, as `transformers` renders it, and where in the text the answers are.
+//!
+//! A template that marks answers with `{% generation %}` says so itself. Of any other it is found by comparing renderings:
+//! the one up to the answer, which is what the model is asked with, and one in which the answer is another text. What cannot
+//! be proved that way is an error, for a mask that is off by a token shows nowhere but in the model.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use jiff::civil::Date;
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Kwargs, Serde, Value};
+use minijinja::{Environment, Error, ErrorKind, UndefinedBehavior};
+use minijinja_contrib::pycompat::unknown_method_callback;
+use regex::Regex;
+use serde_json::{Map, Value as Json};
+
+use super::record::Conversation;
+
+/// Templates by name.
+pub(super) const NAMED: &[(&str, &str)] = &[
+    ("alpaca", include_str!("../templates/alpaca.jinja")),
+    (
+        "alpaca_native",
+        include_str!("../templates/alpaca_native.jinja"),
+    ),
+    ("chatglm", include_str!("../templates/chatglm.jinja")),
+    ("chatml", include_str!("../templates/chatml.jinja")),
+    ("deepseek", include_str!("../templates/deepseek.jinja")),
+    ("default", include_str!("../templates/default.jinja")),
+    ("gemma", include_str!("../templates/gemma.jinja")),
+    ("glm4", include_str!("../templates/glm4.jinja")),
+    ("llama2", include_str!("../templates/llama2.jinja")),
+    ("llama3", include_str!("../templates/llama3.jinja")),
+    ("mistral", include_str!("../templates/mistral.jinja")),
+    ("qwen2", include_str!("../templates/qwen2.jinja")),
+    ("qwen3", include_str!("../templates/qwen3.jinja")),
+    ("vicuna", include_str!("../templates/vicuna.jinja")),
+];
+
+/// Characters that no text has, around what the template marks as an answer, and in the place of one.
+const BEGIN: char = '\u{FDD0}';
+const END: char = '\u{FDD1}';
+const STAND_IN: char = '\u{FDD2}';
+
+/// A compiled template.
+pub(super) struct ChatTemplate {
+    environment: Environment<'static>,
+    source: String,
+    marks_answers: bool,
+    /// What every rendering sees besides the conversation.
+    globals: BTreeMap<String, Value>,
+}
+
+/// A conversation as text.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Rendered {
+    pub text: String,
+    /// Bytes of the answers, each with its message where that is known.
+    pub answers: Vec<(Range<usize>, Option<usize>)>,
+}
+
+impl ChatTemplate {
+    /// `globals` are special tokens and what the user passes. Error: what is wrong with the source, and in which line.
+    pub fn new(
+        source: &str,
+        globals: impl IntoIterator<Item = (String, Json)>,
+        date: Date,
+    ) -> Result<Self, String> {
+        let tag = r"(\{%[-+]?\s*)(end)?generation(\s*[-+]?%\})";
+        let tag = Regex::new(tag).map_err(|error| error.to_string())?;
+        let marks_answers = tag.is_match(source);
+        let marked = tag.replace_all(source, |found: &regex::Captures<'_>| match found.get(2) {
+            None => format!("{}filter __answer{}", &found[1], &found[3]),
+            Some(_) => format!("{}endfilter{}", &found[1], &found[3]),
+        });
+        let mut environment = Environment::new();
+        let syntax = SyntaxConfig::builder()
+            .trim_blocks(true)
+            .lstrip_blocks(true)
+            .build();
+        environment.set_syntax(syntax.map_err(|error| one_line(&error))?);
+        environment.set_undefined_behavior(UndefinedBehavior::Lenient);
+        environment.set_unknown_method_callback(unknown_method_callback);
+        environment.add_filter("__answer", |text: String| format!("{BEGIN}{text}{END}"));
+        environment.add_filter("tojson", to_json);
+        environment.add_function("raise_exception", |message: String| {
+            Err::<Value, _>(Error::new(ErrorKind::InvalidOperation, message))
+        });
+        environment.add_function("strftime_now", move |format: String| {
+            jiff::fmt::strtime::format(format, date.at(0, 0, 0, 0))
+                .map_err(|error| Error::new(ErrorKind::InvalidOperation, error.to_string()))
+        });
+        environment
+            .add_template_owned("chat_template", marked.into_owned())
+            .map_err(|error| one_line(&error))?;
+        let globals = globals.into_iter();
+        Ok(Self {
+            environment,
+            source: source.to_owned(),
+            marks_answers,
+            globals: globals
+                .map(|(name, value)| (name, Value::from(Serde(value))))
+                .collect(),
+        })
+    }
+
+    /// The source without the marks of answers, which few programs know.
+    pub fn plain_source(&self) -> String {
+        let tag = Regex::new(r"\{%([-+]?)\s*(?:end)?generation\s*([-+]?)%\}");
+        match tag {
+            // A comment strips blanks as the tag has done.
+            Ok(tag) => tag.replace_all(&self.source, "{#$1 $2#}").into_owned(),
+            Err(_) => self.source.clone(),
+        }
+    }
+
+    /// The text of a conversation, and where its answers are.
+    pub fn render(&self, conversation: &Conversation) -> Result<Rendered, String> {
+        for (what, key, is_there) in [
+            ("tools", "tools", conversation.tools.is_some()),
+            (
+                "calls of tools",
+                "tool_calls",
+                conversation
+                    .messages
+                    .iter()
+                    .any(|it| it.contains_key("tool_calls")),
+            ),
+        ] {
+            if is_there && !self.source.contains(key) {
+                return Err(format!("the chat template has no place for {what}"));
+            }
+        }
+        let scene = self.scene(conversation);
+        let text = self.text(&scene, &scene.messages, false)?;
+        let rendered = if self.marks_answers {
+            marked(&text, conversation)?
+        } else {
+            let answers = self.compare(conversation, &scene, &text)?;
+            Rendered { text, answers }
+        };
+        for index in 0..conversation.messages.len() {
+            let (role, content) = (conversation.role(index), conversation.content(index));
+            let is_there = |line: &str| rendered.text.contains(line.trim());
+            if ["system", "user"].contains(&role) && !content.lines().all(is_there) {
+                return Err(format!(
+                    "the chat template leaves out message {} ({role})",
+                    index + 1
+                ));
+            }
+        }
+        Ok(rendered)
+    }
+
+    /// The text that asks for an answer.
+    pub fn prompt(&self, conversation: &Conversation) -> Result<String, String> {
+        let scene = self.scene(conversation);
+        let text = self.text(&scene, &scene.messages, true)?;
+        Ok(text.replace([BEGIN, END], ""))
+    }
+
+    fn scene(&self, conversation: &Conversation) -> Scene {
+        let messages = conversation.messages.iter();
+        Scene {
+            messages: messages
+                .map(|message| Value::from(Serde(message)))
+                .collect(),
+            tools: Value::from(Serde(&conversation.tools)),
+        }
+    }
+
+    fn text(&self, scene: &Scene, messages: &[Value], asks: bool) -> Result<String, String> {
+        let mut context = self.globals.clone();
+        context.insert("messages".to_owned(), Value::from(messages.to_vec()));
+        context.insert("tools".to_owned(), scene.tools.clone());
+        context.insert("add_generation_prompt".to_owned(), asks.into());
+        let template = self.environment.get_template("chat_template");
+        template
+            .and_then(|template| template.render(Value::from(context)))
+            .map_err(|error| format!("the chat template: {}", one_line(&error)))
+    }
+
+    /// Where the answers of `text` are, by comparing it with other renderings.
+    fn compare(
+        &self,
+        conversation: &Conversation,
+        scene: &Scene,
+        text: &str,
+    ) -> Result<Vec<(Range<usize>, Option<usize>)>, String> {
+        let roles = (0..conversation.messages.len()).map(|index| (index, conversation.role(index)));
+        let answers = roles.filter(|(_, role)| *role == "assistant");
+        answers
+            .map(|(index, _)| match self.answer(conversation, scene, text, index) {
+                Some(span) => Ok((span, Some(index))),
+                None => Err(format!(
+                    "in what the chat template makes of it, answer and question cannot be told apart for certain at message {}; \
+                     mark answers in the template with {{% generation %}} and {{% endgeneration %}}, \
+                     or name another by data.collator.kwargs.template",
+                    index + 1
+                )),
+            })
+            .collect()
+    }
+
+    fn answer(
+        &self,
+        conversation: &Conversation,
+        scene: &Scene,
+        text: &str,
+        index: usize,
+    ) -> Option<Range<usize>> {
+        let (after, start) = self.around(
+            conversation,
+            scene,
+            &scene.messages,
+            index,
+            |before, after| {
+                let end = text.ends_with(after).then(|| text.len() - after.len())?;
+                let start =
+                    (text.starts_with(before) && before.len() <= end).then_some(before.len());
+                Some((after.to_owned(), start))
+            },
+        )?;
+        let end = text.len() - after.len();
+        // What the model is asked with; the answer is what comes after.
+        let asked = |asks| self.text(scene, &scene.messages[..index], asks).ok();
+        let question = asked(true);
+        let question = question.filter(|it| text.starts_with(it) && it.len() <= end);
+        let start = match (&question, start) {
+            (Some(question), Some(start)) if question.len() >= start => question.len(),
+            // A template that does not ask may write the answer's header with the answer.
+            (Some(question), start)
+                if start.is_some_and(|start| text[question.len()..start].trim().is_empty())
+                    || asked(false).is_some_and(|it| it != *question) =>
+            {
+                question.len()
+            }
+            (_, start) => start?,
+        };
+        // The end token is the answer's, the blanks after it are not.
+        let upto = &scene.messages[..=index];
+        let tail = self.around(conversation, scene, upto, index, |_, tail| {
+            Some(tail.trim_end().to_owned())
+        });
+        let tail = tail.filter(|tail| after.starts_with(tail));
+        Some(start..end + tail.map_or(0, |tail| tail.len()))
+    }
+
+    /// What `find` makes of the text before and after the content of the message at `index`: with nothing in the message but
+    /// that, or else with all that is in it.
+    fn around<T>(
+        &self,
+        conversation: &Conversation,
+        scene: &Scene,
+        messages: &[Value],
+        index: usize,
+        find: impl Fn(&str, &str) -> Option<T>,
+    ) -> Option<T> {
+        let content = Json::from(STAND_IN.to_string());
+        let mut bare = Map::new();
+        bare.insert(
+            "role".to_owned(),
+            conversation.messages[index]["role"].clone(),
+        );
+        bare.insert("content".to_owned(), content.clone());
+        let mut whole = conversation.messages[index].clone();
+        whole.insert("content".to_owned(), content);
+        [bare, whole].into_iter().find_map(|message| {
+            let mut messages = messages.to_vec();
+            messages[index] = Value::from(Serde(message));
+            let text = self.text(scene, &messages, false).ok()?;
+            let (before, after) = text.split_once(STAND_IN)?;
+            (!after.contains(STAND_IN)).then(|| find(before, after))?
+        })
+    }
+}
+
+/// A conversation, as the template sees it.
+struct Scene {
+    messages: Vec<Value>,
+    tools: Value,
+}
+
+/// Takes out the marks, and gives what is between them.
+fn marked(text: &str, conversation: &Conversation) -> Result<Rendered, String> {
+    let mut rendered = Rendered::default();
+    let mut begun = None;
+    for c in text.chars() {
+        match (c, begun) {
+            (BEGIN, None) => begun = Some(rendered.text.len()),
+            (END, Some(start)) => {
+                rendered.answers.push((start..rendered.text.len(), None));
+                begun = None;
+            }
+            (BEGIN | END, _) => {
+                return Err(
+                    "the chat template has {% generation %} within {% generation %}".to_owned(),
+                );
+            }
+            (c, _) => rendered.text.push(c),
+        }
+    }
+    let messages =
+        (0..conversation.messages.len()).filter(|index| conversation.role(*index) == "assistant");
+    let messages: Vec<usize> = messages.collect();
+    if messages.len() == rendered.answers.len() {
+        for ((_, message), index) in rendered.answers.iter_mut().zip(messages) {
+            *message = Some(index);
+        }
+    }
+    Ok(rendered)
+}
+
+/// JSON as Python writes it, for models have learned its blanks.
+fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
+    let indent: Option<usize> = options.get("indent")?;
+    let ascii: Option<bool> = options.get("ensure_ascii")?;
+    let sorted: Option<bool> = options.get("sort_keys")?;
+    let _: Option<Value> = options.get("separators")?;
+    options.assert_all_used()?;
+    let json = serde_json::to_value(value)
+        .map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))?;
+    let mut out = String::new();
+    let style = Style {
+        indent,
+        sorted: sorted.unwrap_or(false),
+    };
+    style.write(&json, 0, &mut out);
+    if ascii == Some(true) {
+        let mut units = [0; 2];
+        out = out.chars().fold(String::new(), |mut out, c| {
+            if c.is_ascii() {
+                out.push(c);
+            } else {
+                for unit in c.encode_utf16(&mut units) {
+                    out.push_str(&format!("\\u{unit:04x}"));
+                }
+            }
+            out
+        });
+    }
+    Ok(out)
+}
+
+/// How JSON is written.
+struct Style {
+    indent: Option<usize>,
+    sorted: bool,
+}
+
+impl Style {
+    fn write(&self, json: &Json, depth: usize, out: &mut String) {
+        match json {
+            Json::Array(items) => {
+                self.group(
+                    ('[', ']'),
+                    items.iter().map(|item| (None, item)),
+                    depth,
+                    out,
+                );
+            }
+            Json::Object(fields) => {
+                let mut fields: Vec<_> = fields
+                    .iter()
+                    .map(|(name, value)| (Some(name), value))
+                    .collect();
+                if self.sorted {
+                    fields.sort_by_key(|(name, _)| *name);
+                }
+                self.group(('{', '}'), fields.into_iter(), depth, out);
+            }
+            other => out.push_str(&other.to_string()),
+        }
+    }
+
+    fn group<'a>(
+        &self,
+        (open, close): (char, char),
+        items: impl ExactSizeIterator<Item = (Option<&'a String>, &'a Json)>,
+        depth: usize,
+        out: &mut String,
+    ) {
+        let is_empty = items.len() == 0;
+        let line = |depth: usize, out: &mut String| {
+            if let Some(indent) = self.indent {
+                out.push('\n');
+                out.extend(std::iter::repeat_n(' ', indent * depth));
+            }
+        };
+        out.push(open);
+        for (i, (name, value)) in items.enumerate() {
+            if i > 0 {
+                out.push_str(if self.indent.is_some() { "," } else { ", " });
+            }
+            line(depth + 1, out);
+            if let Some(name) = name {
+                out.push_str(&Json::from(name.as_str()).to_string());
+                out.push_str(": ");
+            }
+            self.write(value, depth + 1, out);
+        }
+        if !is_empty {
+            line(depth, out);
+        }
+        out.push(close);
+    }
+}
+
+fn one_line(error: &Error) -> String {
+    error.to_string().replace('\n', " ")
+}
