@@ -193,6 +193,21 @@ impl ChatCollator {
         self.template(conversation).render(conversation)
     }
 
+    /// The token that ends an answer, if one token does.
+    pub fn end(&self) -> Option<u32> {
+        let conversation = Conversation::of(&[("user", "a"), ("assistant", "b")]);
+        let rendered = self.render(&conversation).ok()?;
+        let (answer, _) = rendered.answers.last()?;
+        let mut tokens = self.tokenizer.encode_with_spans(&rendered.text).ok()?;
+        tokens.retain(|(_, span)| answer.start <= span.start && span.end <= answer.end);
+        let (end, _) = tokens.pop()?;
+        self.tokenizer
+            .as_hf()
+            .get_added_tokens_decoder()
+            .contains_key(&end)
+            .then_some(end)
+    }
+
     /// The text that asks for the next answer. Error: the template cannot, and why.
     pub fn prompt(&self, conversation: &Conversation) -> Result<String, String> {
         self.template(conversation).prompt(conversation)
@@ -355,6 +370,10 @@ impl Collator for ChatCollator {
         }
         examples.cut(num_cut);
         Ok(())
+    }
+
+    fn answer_end(&self) -> Option<u32> {
+        self.end()
     }
 
     fn chat_template(&self) -> Option<String> {

@@ -132,6 +132,11 @@ pub trait Collator: Send + Sync {
         None
     }
 
+    /// The token that ends an answer, at which generation is to stop too; `None` if it is the end of a document.
+    fn answer_end(&self) -> Option<u32> {
+        None
+    }
+
     /// What messages call it.
     fn name(&self) -> &'static str {
         let name = std::any::type_name::<Self>();

@@ -125,6 +125,11 @@ impl Pipeline {
         files
     }
 
+    /// The token that ends an answer, where the data is conversations.
+    pub fn answer_end(&self) -> Option<u32> {
+        self.collator.answer_end()
+    }
+
     /// What the data holds and in which order, in short: a [`Cursor`] is of use with equal ones.
     pub fn fingerprint(&self) -> &str {
         &self.dataset.fingerprint

@@ -100,6 +100,17 @@ pub struct Conversation {
 }
 
 impl Conversation {
+    /// Messages of (role, content).
+    pub fn of(messages: &[(&str, &str)]) -> Self {
+        Self {
+            messages: messages
+                .iter()
+                .map(|(role, content)| message(role, content))
+                .collect(),
+            tools: None,
+        }
+    }
+
     /// Puts a system message before the others, if there is none.
     pub(super) fn begin_with(&mut self, system: &str) {
         if self

@@ -11,6 +11,7 @@ mod diff;
 mod doctor;
 mod earlier_version;
 mod faults;
+mod fine_tuning;
 mod generate;
 mod gguf;
 mod harness;
