@@ -35,10 +35,13 @@ fn with_every_option(command: &[&str]) {
         "{choices:?}"
     );
     let place = Place::new();
-    place.write("given", "A text.\n");
+    place.write("given.jsonl", "{\"text\": \"A text.\"}\n");
+    let needs_path = ["data=text", "data=sft"];
     for choice in &choices {
         let group = choice.split('=').next().expect("a group");
-        let given = (choice == "data=text").then_some("data.path=given");
+        let given = needs_path
+            .contains(&choice.as_str())
+            .then_some("data.path=given.jsonl");
         let rest = ["model=qwen2", "trainer=lm"]
             .into_iter()
             .filter(|other| other.split('=').next() != Some(group));

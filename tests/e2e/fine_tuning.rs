@@ -12,6 +12,22 @@ const RECORDS: &str = r#"{"instruction": "Who are you?", "output": "I am the mil
 {"conversations": [{"from": "human", "value": "How many carts?"}, {"from": "gpt", "value": "Seven."}]}
 "#;
 
+/// What the base has read: an adapter cannot teach it tokens that it has never seen.
+const TEXT: &str = "The mill is old.
+
+I am old. I am the miller.
+
+Who are you?
+
+Where is the grain? On the hill.
+
+How many carts? Seven.
+
+<|im_start|>user
+Hello!<|im_end|>
+<|im_start|>assistant
+Hi.<|im_end|>";
+
 fn tokenizer() -> String {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/sft/tokenizer.json");
     golden.to_str().expect("a path").to_owned()
@@ -21,10 +37,7 @@ fn tokenizer() -> String {
 fn place() -> Place {
     let place = Place::new();
     place.write("records/records.jsonl", RECORDS);
-    place.write(
-        "text.txt",
-        "Rain falls.\n\nThe mill is old.\n\nBread is baked.\n\nFish swim.",
-    );
+    place.write("text.txt", TEXT);
     let tokenizer = format!("data.tokenizer.path={}", tokenizer());
     place
         .run_nano(&[
@@ -32,7 +45,9 @@ fn place() -> Place {
             "data.path=text.txt",
             "data.dataset.kwargs.separator=blank_line",
             &tokenizer,
-            "trainer.max_steps=1",
+            "data.val_path=text.txt",
+            "trainer.max_steps=60",
+            "lr=1e-2",
             "hydra.run.dir=start",
         ])
         .with_code(0);
@@ -84,9 +99,6 @@ fn run(place: &Place, command: &[String]) -> crate::harness::Finished {
         }
         words.retain(|word| !word.starts_with("trainer.num_epochs="));
         words.extend(SMALL);
-        if words.contains(&"model/adapter=lora") {
-            words.extend(["model.adapter.r=32", "model.adapter.lora_alpha=64"]);
-        }
     }
     place.run(&words).with_code(0)
 }
@@ -104,13 +116,19 @@ fn the_page_goes_from_records_to_a_merged_checkpoint_that_chats() {
     for command in before {
         run(&place, command);
     }
-    run(&place, chat).prints("I am the miller.\n");
-    let full: Vec<String> = chat
-        .iter()
-        .map(|word| word.replace("lora-model", "full-model"))
-        .collect();
-    let said = run(&place, &full).stdout;
-    assert_eq!(said, "I am the miller.\n");
+    let answer = |model: &str, question: &str| {
+        let words = chat.iter().map(|word| word.replace("lora-model", model));
+        let words = words.map(|word| word.replace("Who are you?", question));
+        run(&place, &words.collect::<Vec<_>>()).stdout
+    };
+    for (question, expected) in [
+        ("Who are you?", "I am the miller.\n"),
+        ("How many carts?", "Seven.\n"),
+    ] {
+        assert_eq!(answer("lora-model", question), expected);
+        assert_eq!(answer("full-model", question), expected);
+        assert_ne!(answer("Qwen2-0.5B", question), expected);
+    }
     // Whatever loads it stops where an answer ends.
     let ends = read_json(&place.path().join("full-model/generation_config.json"));
     assert!(
