@@ -13,7 +13,7 @@ use minijinja::value::{Kwargs, Serde, Value};
 use minijinja::{Environment, Error, ErrorKind, UndefinedBehavior};
 use minijinja_contrib::pycompat::unknown_method_callback;
 use regex::Regex;
-use serde_json::{Map, Value as Json};
+use serde_json::Value as Json;
 
 use super::record::Conversation;
 
@@ -70,7 +70,8 @@ impl ChatTemplate {
         let tag = r"(\{%[-+]?\s*)(end)?generation(\s*[-+]?%\})";
         let tag = Regex::new(tag).map_err(|error| error.to_string())?;
         let marks_answers = tag.is_match(source);
-        let marked = tag.replace_all(source, |found: &regex::Captures<'_>| match found.get(2) {
+        let lines = source.replace("\r\n", "\n");
+        let marked = tag.replace_all(&lines, |found: &regex::Captures<'_>| match found.get(2) {
             None => format!("{}filter __answer{}", &found[1], &found[3]),
             Some(_) => format!("{}endfilter{}", &found[1], &found[3]),
         });
@@ -84,6 +85,10 @@ impl ChatTemplate {
         environment.set_unknown_method_callback(unknown_method_callback);
         environment.add_filter("__answer", |text: String| format!("{BEGIN}{text}{END}"));
         environment.add_filter("tojson", to_json);
+        // `none` can be iterated here, and not in Python.
+        environment.add_test("iterable", |value: &Value| {
+            !value.is_none() && value.try_iter().is_ok()
+        });
         environment.add_function("raise_exception", |message: String| {
             Err::<Value, _>(Error::new(ErrorKind::InvalidOperation, message))
         });
@@ -203,6 +208,7 @@ impl ChatTemplate {
             .collect()
     }
 
+    /// Bytes of the answer at `index`: found with its content another text, and with that the only thing in the message.
     fn answer(
         &self,
         conversation: &Conversation,
@@ -210,19 +216,45 @@ impl ChatTemplate {
         text: &str,
         index: usize,
     ) -> Option<Range<usize>> {
-        let (after, start) = self.around(
-            conversation,
-            scene,
-            &scene.messages,
-            index,
-            |before, after| {
-                let end = text.ends_with(after).then(|| text.len() - after.len())?;
-                let start =
-                    (text.starts_with(before) && before.len() <= end).then_some(before.len());
-                Some((after.to_owned(), start))
-            },
-        )?;
-        let end = text.len() - after.len();
+        let message = &conversation.messages[index];
+        let mut whole = message.clone();
+        whole.insert("content".to_owned(), STAND_IN.to_string().into());
+        let mut bare = whole.clone();
+        bare.retain(|name, _| ["role", "content"].contains(&name.as_str()));
+        let stand_ins = [whole, bare].map(|message| Value::from(Serde(message)));
+        let found = stand_ins.into_iter();
+        let has_calls = message.contains_key("tool_calls");
+        let answer = |stand_in| self.answer_by(scene, text, (index, has_calls), stand_in);
+        let found = found.filter_map(answer).next()?;
+        // What comes later is none of it: a template may write what a tool returned into the turn that called it.
+        let mut later = scene.messages.clone();
+        for (other, message) in conversation.messages.iter().enumerate().skip(index + 1) {
+            let mut message = message.clone();
+            message.insert("content".to_owned(), STAND_IN.to_string().into());
+            later[other] = Value::from(Serde(message));
+        }
+        let later = self.text(scene, &later, false).ok()?;
+        later.starts_with(&text[..found.end]).then_some(found)
+    }
+
+    fn answer_by(
+        &self,
+        scene: &Scene,
+        text: &str,
+        (index, has_calls): (usize, bool),
+        stand_in: Value,
+    ) -> Option<Range<usize>> {
+        // The text of messages up to the stand-in, and from there on.
+        let around = |messages: &[Value]| -> Option<(String, String)> {
+            let mut messages = messages.to_vec();
+            messages[index] = stand_in.clone();
+            let text = self.text(scene, &messages, false).ok()?;
+            let (before, after) = text.split_once(STAND_IN)?;
+            (!after.contains(STAND_IN)).then(|| (before.to_owned(), after.to_owned()))
+        };
+        let (before, after) = around(&scene.messages)?;
+        let end = text.ends_with(&after).then(|| text.len() - after.len())?;
+        let start = (text.starts_with(&before) && before.len() <= end).then_some(before.len());
         // What the model is asked with; the answer is what comes after.
         let asked = |asks| self.text(scene, &scene.messages[..index], asks).ok();
         let question = asked(true);
@@ -239,40 +271,14 @@ impl ChatTemplate {
             (_, start) => start?,
         };
         // The end token is the answer's, the blanks after it are not.
-        let upto = &scene.messages[..=index];
-        let tail = self.around(conversation, scene, upto, index, |_, tail| {
-            Some(tail.trim_end().to_owned())
-        });
-        let tail = tail.filter(|tail| after.starts_with(tail));
-        Some(start..end + tail.map_or(0, |tail| tail.len()))
-    }
-
-    /// What `find` makes of the text before and after the content of the message at `index`: with nothing in the message but
-    /// that, or else with all that is in it.
-    fn around<T>(
-        &self,
-        conversation: &Conversation,
-        scene: &Scene,
-        messages: &[Value],
-        index: usize,
-        find: impl Fn(&str, &str) -> Option<T>,
-    ) -> Option<T> {
-        let content = Json::from(STAND_IN.to_string());
-        let mut bare = Map::new();
-        bare.insert(
-            "role".to_owned(),
-            conversation.messages[index]["role"].clone(),
-        );
-        bare.insert("content".to_owned(), content.clone());
-        let mut whole = conversation.messages[index].clone();
-        whole.insert("content".to_owned(), content);
-        [bare, whole].into_iter().find_map(|message| {
-            let mut messages = messages.to_vec();
-            messages[index] = Value::from(Serde(message));
-            let text = self.text(scene, &messages, false).ok()?;
-            let (before, after) = text.split_once(STAND_IN)?;
-            (!after.contains(STAND_IN)).then(|| find(before, after))?
-        })
+        let (_, tail) = around(&scene.messages[..=index])?;
+        let tail = tail.trim_end();
+        if after.starts_with(tail) {
+            Some(start..end + tail.len())
+        } else {
+            // An end that only the last answer has. Of a call of tools it could be the call.
+            (!has_calls).then_some(start..end)
+        }
     }
 }
 

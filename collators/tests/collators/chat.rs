@@ -600,6 +600,28 @@ fn tools_and_their_calls_are_passed_through_and_the_call_is_trained_on() {
 }
 
 #[test]
+fn what_a_tool_returned_is_not_trained_on_in_the_turn_that_called_it() {
+    let record = r#"{"messages": [{"role": "user", "content": "1+2?"},
+        {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "sum", "arguments": {}}}]},
+        {"role": "tool", "content": "3"}, {"role": "assistant", "content": "It is 3."}]}"#;
+    // The result is written after the call.
+    let after = "{% for m in messages %}{% if m.role == 'user' %}Q: {{ m.content }}\nA:{% elif m.role == 'assistant' %}\
+        {{ ' ' + m.content }}{% for c in m.tool_calls %}[{{ c.function.name }}]=\
+        {{- messages[loop.index0 + 2].content }}{% endfor %};{% endif %}{% endfor %}";
+    let error = encoded(&collator(json!({"template": after})), &row(record), 4096);
+    let error = error.unwrap_err().to_string();
+    assert!(
+        error.contains("cannot be told apart for certain at message 2"),
+        "{error}"
+    );
+    // The same as a message of its own.
+    let apart = "{% for m in messages %}{% if m.role == 'user' %}Q: {{ m.content }}\nA:{% elif m.role == 'assistant' %}\
+        {{ ' ' + m.content }}{% for c in m.tool_calls %}[{{ c.function.name }}]{% endfor %};{% else %}={{ m.content }}\nA:{% endif %}{% endfor %}";
+    let collator = collator(json!({"template": apart}));
+    assert_eq!(trained(&collator, record), [" [sum];", " It is 3.;"]);
+}
+
+#[test]
 fn openai_and_sharegpt_give_a_call_of_a_tool_the_same_form() {
     let collator = collator(json!({"template": "qwen2"}));
     let openai = r#"{"messages": [{"role": "user", "content": "1+2?"}, {"role": "assistant", "content": null, "tool_calls":
