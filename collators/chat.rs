@@ -17,7 +17,7 @@ use tt_data::{DataError, Row, Tokenizer, typed_kwargs};
 
 use record::Reader;
 pub use record::{Columns, Conversation, RecordFormat, Tags};
-pub use template::Rendered;
+pub use template::{Answer, Rendered};
 use template::{ChatTemplate, NAMED};
 
 use crate::packing::WINDOW;
@@ -197,7 +197,7 @@ impl ChatCollator {
     pub fn end(&self) -> Option<u32> {
         let conversation = Conversation::of(&[("user", "a"), ("assistant", "b")]);
         let rendered = self.render(&conversation).ok()?;
-        let (answer, _) = rendered.answers.last()?;
+        let Answer { span: answer, .. } = rendered.answers.last()?;
         let mut tokens = self.tokenizer.encode_with_spans(&rendered.text).ok()?;
         tokens.retain(|(_, span)| answer.start <= span.start && span.end <= answer.end);
         let (end, _) = tokens.pop()?;
@@ -226,17 +226,23 @@ impl ChatCollator {
         let is_trained =
             |message: Option<usize>| message.is_none_or(|it| conversation.is_trained(it));
         let mut answers: Vec<_> = rendered.answers.iter().collect();
+        let all_trained = (0..conversation.messages.len()).all(|it| conversation.is_trained(it));
+        if !all_trained && answers.iter().any(|answer| answer.message.is_none()) {
+            let why =
+                "the chat template does not mark each answer once, so `weight` cannot be followed";
+            return Err(Problem::Template(why.to_owned()));
+        }
         if self.config.train_on == TrainOn::LastAnswer {
             answers.drain(..answers.len().saturating_sub(1));
         }
-        answers.retain(|(_, message)| is_trained(*message));
+        answers.retain(|answer| is_trained(answer.message));
         let tokens = self
             .tokenizer
             .encode_with_spans(&rendered.text)
             .map_err(Problem::Tokenizer)?;
         let is_target = |start: usize, end: usize| {
             self.config.train_on == TrainOn::All
-                || answers.iter().any(|(answer, _)| {
+                || answers.iter().any(|Answer { span: answer, .. }| {
                     answer.start <= start && end <= answer.end && start < answer.end
                 })
         };

@@ -56,8 +56,16 @@ pub(super) struct ChatTemplate {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rendered {
     pub text: String,
-    /// Bytes of the answers, each with its message where that is known.
-    pub answers: Vec<(Range<usize>, Option<usize>)>,
+    pub answers: Vec<Answer>,
+}
+
+/// An answer in a text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// The bytes of it.
+    pub span: Range<usize>,
+    /// Which message it is, where that is known.
+    pub message: Option<usize>,
 }
 
 impl ChatTemplate {
@@ -192,12 +200,15 @@ impl ChatTemplate {
         conversation: &Conversation,
         scene: &Scene,
         text: &str,
-    ) -> Result<Vec<(Range<usize>, Option<usize>)>, String> {
+    ) -> Result<Vec<Answer>, String> {
         let roles = (0..conversation.messages.len()).map(|index| (index, conversation.role(index)));
         let answers = roles.filter(|(_, role)| *role == "assistant");
         answers
             .map(|(index, _)| match self.answer(conversation, scene, text, index) {
-                Some(span) => Ok((span, Some(index))),
+                Some(span) => Ok(Answer {
+                    span,
+                    message: Some(index),
+                }),
                 None => Err(format!(
                     "in what the chat template makes of it, answer and question cannot be told apart for certain at message {}; \
                      mark answers in the template with {{% generation %}} and {{% endgeneration %}}, \
@@ -296,7 +307,15 @@ fn marked(text: &str, conversation: &Conversation) -> Result<Rendered, String> {
         match (c, begun) {
             (BEGIN, None) => begun = Some(rendered.text.len()),
             (END, Some(start)) => {
-                rendered.answers.push((start..rendered.text.len(), None));
+                let end = rendered.text.len();
+                match rendered.answers.last_mut() {
+                    // One answer in several pieces.
+                    Some(answer) if answer.span.end == start => answer.span.end = end,
+                    _ => rendered.answers.push(Answer {
+                        span: start..end,
+                        message: None,
+                    }),
+                }
                 begun = None;
             }
             (BEGIN | END, _) => {
@@ -311,8 +330,8 @@ fn marked(text: &str, conversation: &Conversation) -> Result<Rendered, String> {
         (0..conversation.messages.len()).filter(|index| conversation.role(*index) == "assistant");
     let messages: Vec<usize> = messages.collect();
     if messages.len() == rendered.answers.len() {
-        for ((_, message), index) in rendered.answers.iter_mut().zip(messages) {
-            *message = Some(index);
+        for (answer, index) in rendered.answers.iter_mut().zip(messages) {
+            answer.message = Some(index);
         }
     }
     Ok(rendered)

@@ -85,7 +85,7 @@ impl Expected {
         let spans = rendered
             .answers
             .iter()
-            .map(|(span, _)| (span.start, span.end));
+            .map(|it| (it.span.start, it.span.end));
         assert_eq!(spans.collect::<Vec<_>>(), self.answer_byte_spans, "{what}");
         let (ids, labels) = encoded(collator, &row, 4096).unwrap().unwrap();
         assert_eq!(
@@ -143,12 +143,14 @@ fn batch(
     }
 }
 
+type Labelled = (Vec<u32>, Vec<i64>);
+
 /// Tokens and labels of a row; `None` if it is left out.
 fn encoded(
     collator: &Arc<ChatCollator>,
     row: &Row,
     sequence_length: usize,
-) -> Result<Option<(Vec<u32>, Vec<i64>)>, DataError> {
+) -> Result<Option<Labelled>, DataError> {
     let Some(batch) = batch(collator, row, sequence_length)? else {
         return Ok(None);
     };
@@ -359,6 +361,20 @@ fn an_answer_of_weight_nothing_is_not_trained_on() {
     for kwargs in [json!({}), json!({"template": "chatml"})] {
         assert_eq!(trained(&collator(kwargs), &record), ["Due.<|im_end|>"]);
     }
+}
+
+#[test]
+fn an_answer_that_a_template_marks_in_pieces_is_one() {
+    let template = "{% for m in messages %}{% if m.role == 'assistant' %}A:{% generation %}{{ m.content }}{% endgeneration %}\
+        {% generation %};{% endgeneration %}{% else %}Q:{{ m.content }};{% endif %}{% endfor %}";
+    let on = |train_on: &str| {
+        trained(
+            &collator(json!({"template": template, "train_on": train_on})),
+            TWO_TURNS,
+        )
+    };
+    assert_eq!(on("last_answer"), ["Due.;"]);
+    assert_eq!(on("answers"), ["Uno.;", "Due.;"]);
 }
 
 #[test]
