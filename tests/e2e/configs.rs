@@ -36,16 +36,24 @@ fn with_every_option(command: &[&str]) {
     );
     let place = Place::new();
     place.write("given.jsonl", "{\"text\": \"A text.\"}\n");
-    let needs_path = ["data=text", "data=sft"];
     for choice in &choices {
         let group = choice.split('=').next().expect("a group");
-        let given = needs_path
-            .contains(&choice.as_str())
-            .then_some("data.path=given.jsonl");
+        let given: &[&str] = match choice.as_str() {
+            "data=text" => &["data.path=given.jsonl"],
+            // A tokenizer that is trained brings no template.
+            "data=sft" => &[
+                "data.path=given.jsonl",
+                "data.collator.kwargs.template=chatml",
+            ],
+            _ => &[],
+        };
         let rest = ["model=qwen2", "trainer=lm"]
             .into_iter()
             .filter(|other| other.split('=').next() != Some(group));
-        let arguments: Vec<&str> = rest.chain([choice.as_str()]).chain(given).collect();
+        let arguments: Vec<&str> = rest
+            .chain([choice.as_str()])
+            .chain(given.iter().copied())
+            .collect();
         place.run(&[&arguments[..], command].concat()).with_code(0);
     }
 }
