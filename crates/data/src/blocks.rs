@@ -119,20 +119,14 @@ mod tests {
         blocks.add_run([(3, 30), (0, 0), (2, 20)]);
         blocks.add_run([]);
         blocks.add_run([(4, 40)]);
-        assert_eq!(
-            (blocks.len(), blocks.num_runs(), blocks.num_rows()),
-            (3, 2, 9)
-        );
+        assert_eq!((blocks.len(), blocks.num_runs(), blocks.num_rows()), (3, 2, 9));
         let of_rows: Vec<usize> = (0..9).map(|row| blocks.of_row(row)).collect();
         assert_eq!(of_rows, [0, 0, 0, 1, 1, 2, 2, 2, 2]);
         assert_eq!((blocks.rows(1), blocks.run(0)), (3..5, 0..2));
         assert_eq!(Blocks::concat([&blocks, &blocks]).rows(4), 12..14);
         // Every second row: 1, 3, 5, 7.
         let half = blocks.map(|row| row / 2);
-        assert_eq!(
-            (half.rows(0), half.rows(1), half.rows(2)),
-            (0..1, 1..2, 2..4)
-        );
+        assert_eq!((half.rows(0), half.rows(1), half.rows(2)), (0..1, 1..2, 2..4));
         assert_eq!(half.bytes(2), 20);
     }
 }

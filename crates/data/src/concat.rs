@@ -25,8 +25,7 @@ impl Concat {
         // If one has blocks, all have, a source of single rows being one of small blocks.
         let blocks = parts.iter().any(|part| part.blocks().is_some()).then(|| {
             let of_each = parts.iter().map(|part| {
-                part.blocks()
-                    .unwrap_or_else(|| Arc::new(single_rows(&**part)))
+                part.blocks().unwrap_or_else(|| Arc::new(single_rows(&**part)))
             });
             let of_each: Vec<Arc<Blocks>> = of_each.collect();
             Arc::new(Blocks::concat(of_each.iter().map(|blocks| &**blocks)))

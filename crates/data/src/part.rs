@@ -95,11 +95,7 @@ impl HeldOut {
         let side = |is_validation| {
             let before = |row: u64| {
                 let held_out = periods.held_out_before(row);
-                if is_validation {
-                    held_out
-                } else {
-                    row - held_out
-                }
+                if is_validation { held_out } else { row - held_out }
             };
             let blocks = source.blocks();
             Self {
@@ -122,10 +118,7 @@ impl HeldOut {
         }
         let (number, within) = (index / (period - 1), index % (period - 1));
         let row = number * period + within;
-        let is_after = self
-            .periods
-            .held_out(number)
-            .is_some_and(|held_out| row >= held_out);
+        let is_after = self.periods.held_out(number).is_some_and(|held_out| row >= held_out);
         row + u64::from(is_after)
     }
 }
@@ -166,9 +159,7 @@ mod tests {
         }
         fn blocks(&self) -> Option<Arc<Blocks>> {
             let mut blocks = Blocks::default();
-            (0..self.0)
-                .step_by(3)
-                .for_each(|start| blocks.add_run([(3.min(self.0 - start), 30)]));
+            (0..self.0).step_by(3).for_each(|start| blocks.add_run([(3.min(self.0 - start), 30)]));
             Some(Arc::new(blocks))
         }
         fn read(&self, index: u64, row: &mut Row) -> Result<(), DataError> {

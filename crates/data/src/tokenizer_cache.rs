@@ -8,6 +8,7 @@
 use std::env;
 use std::path::{Path, PathBuf};
 
+
 use crate::config::TokenizerConfig;
 use crate::error::DataError;
 use crate::order::{Order, Shard, permute};

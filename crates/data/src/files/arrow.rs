@@ -184,9 +184,8 @@ impl Index {
             .checked_sub(10)
             .ok_or_else(|| reader.cut_off("it has no footer"))?;
         reader.read(end_at, &mut end)?;
-        let footer_len = read_footer_length(end).map_err(|_| {
-            reader.cut_off("an Arrow file ends with `ARROW1`, and this one does not")
-        })?;
+        let footer_len = read_footer_length(end)
+            .map_err(|_| reader.cut_off("an Arrow file ends with `ARROW1`, and this one does not"))?;
         let at = end_at
             .checked_sub(footer_len as u64)
             .ok_or_else(|| reader.bad("its footer is longer than the file"))?;
@@ -213,11 +212,7 @@ impl Index {
             reader.check(block)?;
             let mut bytes = vec![0; block.metaDataLength() as usize];
             reader.read(block.offset() as u64, &mut bytes)?;
-            let prefix = if bytes.starts_with(&CONTINUATION) {
-                8
-            } else {
-                4
-            };
+            let prefix = if bytes.starts_with(&CONTINUATION) { 8 } else { 4 };
             let message = bytes.get(prefix..).unwrap_or_default();
             let message = root_as_message(message).map_err(|error| reader.bad(error))?;
             index.add_batch(*block, &message, reader)?;
@@ -246,11 +241,7 @@ impl Index {
                 break;
             }
             if at + prefix + u64::from(message_len) > reader.len {
-                let what = if at == 0 {
-                    "no Arrow stream, or a cut off one"
-                } else {
-                    "it is cut off"
-                };
+                let what = if at == 0 { "no Arrow stream, or a cut off one" } else { "it is cut off" };
                 return Err(reader.bad(what));
             }
             let mut bytes = vec![0; message_len as usize];
@@ -290,11 +281,7 @@ impl Index {
             .ok_or_else(|| reader.bad("a record batch is none"))?;
         let rows = u64::try_from(batch.length())
             .map_err(|_| reader.bad("a record batch of negative length"))?;
-        let factor = if batch.compression().is_some() {
-            COMPRESSION
-        } else {
-            1
-        };
+        let factor = if batch.compression().is_some() { COMPRESSION } else { 1 };
         let bytes = block.bodyLength() as u64 * factor;
         let num_dictionaries = self.dictionaries.len();
         self.batches.push((
@@ -341,10 +328,7 @@ impl Reader<'_> {
     }
 
     fn bad(&self, what: impl ToString) -> DataError {
-        DataError::file(
-            self.path,
-            format!("not to be read as Arrow: {}", what.to_string()),
-        )
+        DataError::file(self.path, format!("not to be read as Arrow: {}", what.to_string()))
     }
 
     fn cut_off(&self, why: &str) -> DataError {

@@ -22,8 +22,9 @@ impl Plain {
         let mut start = [0; 4];
         let known = read_some(&file, &mut start).map_err(DataError::io(path))?;
         let reader = io::BufReader::with_capacity(1 << 16, Reader { file: &file, at: 0 });
-        let bad =
-            |error: io::Error| DataError::file(path, format!("it is cut off or damaged: {error}"));
+        let bad = |error: io::Error| {
+            DataError::file(path, format!("it is cut off or damaged: {error}"))
+        };
         let plain = match &start[..known] {
             [0x1f, 0x8b, ..] => unpack(path, MultiGzDecoder::new(reader), bad)?,
             [0x28, 0xb5, 0x2f, 0xfd] => {

@@ -115,9 +115,8 @@ fn open_dataset(config: &DataConfig, format: Option<Format>) -> Result<Dataset, 
         if val_split.is_some() {
             return Err(DataError::BadValue {
                 key: "data.val_path",
-                message:
-                    "data.dataset.kwargs.val_split says what to validate on too; leave one out"
-                        .to_owned(),
+                message: "data.dataset.kwargs.val_split says what to validate on too; leave one out"
+                    .to_owned(),
             });
         }
         let found = Files::find("data.val_path", std::slice::from_ref(path), format)?.all();
@@ -312,8 +311,7 @@ fn saved_shards(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
     let path = folder.join(STATE);
     let state: State = read_json(&path)?;
     if state.indices_files.is_some_and(|files| !files.is_empty()) {
-        let message =
-            "its rows are those that another file chooses; save it again after `flatten_indices()`";
+        let message = "its rows are those that another file chooses; save it again after `flatten_indices()`";
         return Err(DataError::file(&path, message));
     }
     let shards = state.data_files.into_iter();
@@ -359,9 +357,7 @@ fn split_named(path: &Path) -> Option<&'static str> {
     let mut parts = parts.map(|part| part.as_os_str().to_string_lossy().to_ascii_lowercase());
     parts.find_map(|part| {
         let words: Vec<&str> = part.split(|c: char| !c.is_ascii_alphabetic()).collect();
-        let named = WORDS
-            .iter()
-            .find(|(_, names)| words.iter().any(|word| names.contains(word)));
+        let named = WORDS.iter().find(|(_, names)| words.iter().any(|word| names.contains(word)));
         named.map(|(split, _)| *split)
     })
 }

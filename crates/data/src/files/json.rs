@@ -87,20 +87,13 @@ impl Source for JsonFile {
             at: row.at.clone(),
             message,
         };
-        let text = str::from_utf8(&bytes).map_err(|error| {
-            bad(format!(
-                "not UTF-8 from its byte {} on",
-                error.valid_up_to()
-            ))
-        })?;
+        let text = str::from_utf8(&bytes)
+            .map_err(|error| bad(format!("not UTF-8 from its byte {} on", error.valid_up_to())))?;
         let fields: Fields = serde_json::from_str(text).map_err(|error| {
             // The line in the message would be that in the row.
             let message = error.to_string();
             let message = message.split(" at line ").next().unwrap_or_default();
-            bad(format!(
-                "not a JSON object: {message} (byte {} of the row)",
-                error.column()
-            ))
+            bad(format!("not a JSON object: {message} (byte {} of the row)", error.column()))
         })?;
         row.fields = match &self.columns {
             None => fields,
@@ -126,10 +119,7 @@ enum Kind {
     Unknown,
     Lines,
     /// Within an array: how deep in the brackets of an element, and in a string.
-    Array {
-        depth: u32,
-        string: Text,
-    },
+    Array { depth: u32, string: Text },
     /// After its end.
     Over,
     /// Something after the end of an array, in this line.

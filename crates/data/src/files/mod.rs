@@ -17,8 +17,8 @@ use std::sync::Arc;
 
 use arrow_schema::Fields;
 
-pub use dataset::{DataFiles, FilesConfig, Paths};
 pub(crate) use dataset::{open_arrow, open_files, open_jsonl, open_parquet};
+pub use dataset::{DataFiles, FilesConfig, Paths};
 pub(crate) use find::find;
 
 use crate::concat::Concat;
@@ -43,10 +43,7 @@ impl Format {
             Some(Self::Parquet)
         } else if ends(&[".arrow"]) {
             Some(Self::Arrow)
-        } else if [".jsonl", ".json", ".ndjson"]
-            .iter()
-            .any(|end| plain.ends_with(end))
-        {
+        } else if [".jsonl", ".json", ".ndjson"].iter().any(|end| plain.ends_with(end)) {
             Some(Self::Json)
         } else {
             None
@@ -70,8 +67,7 @@ pub(crate) fn open(
 ) -> Result<Arc<dyn Source>, DataError> {
     let sources = files.iter().map(|path| {
         let format = format.or_else(|| Format::of(path)).ok_or_else(|| {
-            let message =
-                "its name does not say what it is: .parquet, .arrow, .json, .jsonl (.gz, .zst)";
+            let message = "its name does not say what it is: .parquet, .arrow, .json, .jsonl (.gz, .zst)";
             DataError::file(path, message)
         })?;
         format.open(path, columns)

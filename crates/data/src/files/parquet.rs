@@ -13,12 +13,12 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow_array::RecordBatch;
-use bytes::Bytes;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader,
     ParquetRecordBatchReaderBuilder,
 };
+use bytes::Bytes;
 use parquet::errors::Result as ParquetResult;
 use parquet::file::metadata::PageIndexPolicy;
 use parquet::file::reader::{ChunkReader, Length};
@@ -62,9 +62,8 @@ impl ParquetFile {
     pub(super) fn open(path: &Path, columns: Option<&[String]>) -> Result<Self, DataError> {
         let file = Shared::open(path).map_err(DataError::io(path))?;
         let options = ArrowReaderOptions::new().with_page_index_policy(PageIndexPolicy::Optional);
-        let metadata = ArrowReaderMetadata::load(&file, options).map_err(|error| {
-            DataError::file(path, format!("not to be read as Parquet: {error}"))
-        })?;
+        let metadata = ArrowReaderMetadata::load(&file, options)
+            .map_err(|error| DataError::file(path, format!("not to be read as Parquet: {error}")))?;
         let projection = super::project(metadata.schema().fields(), columns, path)?;
         let projection = match projection {
             Some(roots) => ProjectionMask::roots(metadata.parquet_schema(), roots),
@@ -123,14 +122,10 @@ impl ParquetFile {
             Some(reader) => reader,
             None => self.reader_at(block)?,
         };
-        let batch = reader
-            .next()
-            .ok_or("there are fewer rows than its footer says")??;
+        let batch = reader.next().ok_or("there are fewer rows than its footer says")??;
         let wanted = rows.end - rows.start;
         if batch.num_rows() as u64 != wanted {
-            return Err(
-                format!("{} rows, where its footer says {wanted}", batch.num_rows()).into(),
-            );
+            return Err(format!("{} rows, where its footer says {wanted}", batch.num_rows()).into());
         }
         self.let_wait(block + 1, reader);
         Ok(batch)

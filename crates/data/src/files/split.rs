@@ -20,16 +20,12 @@ enum Bound {
 impl Split {
     /// Parts to be put one after another. Errors: what is not understood.
     pub(crate) fn parse(text: &str) -> Result<Vec<Self>, String> {
-        text.split('+')
-            .map(|part| Self::parse_part(part.trim()))
-            .collect()
+        text.split('+').map(|part| Self::parse_part(part.trim())).collect()
     }
 
     fn parse_part(text: &str) -> Result<Self, String> {
         let bad = || {
-            format!(
-                "`{text}` is no split; write `train`, `train[:1%]`, `train[100:200]` or `train+test`"
-            )
+            format!("`{text}` is no split; write `train`, `train[:1%]`, `train[100:200]` or `train+test`")
         };
         let (name, slice) = match text.split_once('[') {
             Some((name, rest)) => (name, Some(rest.strip_suffix(']').ok_or_else(bad)?)),
@@ -108,16 +104,7 @@ mod tests {
 
     #[test]
     fn what_is_no_split_is_said() {
-        for text in [
-            "",
-            "train[",
-            "train[1]",
-            "train[1:2",
-            "train[a:b]",
-            "tr ain",
-            "train[:200%]",
-            "[:1%]",
-        ] {
+        for text in ["", "train[", "train[1]", "train[1:2", "train[a:b]", "tr ain", "train[:200%]", "[:1%]"] {
             let error = Split::parse(text).unwrap_err();
             assert!(error.contains("is no split"), "{text}: {error}");
         }

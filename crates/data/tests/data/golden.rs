@@ -141,9 +141,6 @@ fn golden_data_that_is_damaged_is_refused_with_its_reason() {
             "bad_truncated.arrow" | "bad_truncated.jsonl.gz" => "is cut off",
             other => panic!("no reason is known for {other}"),
         };
-        assert!(
-            error.contains(&file) && error.contains(reason),
-            "{file}: {error}"
-        );
+        assert!(error.contains(&file) && error.contains(reason), "{file}: {error}");
     }
 }
