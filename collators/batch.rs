@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use tt_data::Cursor;
 
-use crate::example::Example;
+use crate::example::{Example, LeftOut};
 use crate::field::{Field, IGNORE, STANDARD, Slice, Values, WEIGHTS};
 use crate::layout::Prediction;
 use crate::spec::BatchSpec;
@@ -34,6 +34,8 @@ pub struct Batch {
     pub prediction: Prediction,
     /// Labels that the loss counts.
     pub num_targets: usize,
+    /// What was left out of the rows of data before this batch's end, and after that of the one before.
+    pub left_out: LeftOut,
     /// Where in the data each row begins; rows of padding alone are left out.
     pub starts: Vec<Cursor>,
     /// Where the data goes on after this batch.
@@ -77,6 +79,7 @@ impl Batch {
         }
         self.prediction = spec.prediction;
         self.num_targets = 0;
+        self.left_out = LeftOut::default();
         self.starts.clear();
     }
 

@@ -1,5 +1,7 @@
 //! What a collator makes of one row of a data set.
 
+use std::ops::AddAssign;
+
 use tt_data::DataError;
 
 use crate::field::{self, Element, Field, IGNORE, Per, Values};
@@ -101,21 +103,78 @@ pub struct Examples {
     all: Vec<Example>,
     len: usize,
     seed: u64,
+    sequence_length: usize,
+    left_out: LeftOut,
+}
+
+/// What of the rows did not get into batches.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LeftOut {
+    /// Rows of which nothing is used.
+    pub rows: u64,
+    /// Rows of which a part is used.
+    pub cut_rows: u64,
+    /// Tokens that were cut off those.
+    pub cut_tokens: u64,
+}
+
+impl AddAssign for LeftOut {
+    fn add_assign(&mut self, other: Self) {
+        self.rows += other.rows;
+        self.cut_rows += other.cut_rows;
+        self.cut_tokens += other.cut_tokens;
+    }
 }
 
 impl Examples {
-    pub(crate) fn new(fields: &[Field]) -> Self {
+    pub(crate) fn new(fields: &[Field], sequence_length: usize) -> Self {
         Self {
             fields: fields.to_vec(),
             all: vec![Example::of(fields)],
             len: 0,
             seed: 0,
+            sequence_length,
+            left_out: LeftOut::default(),
         }
     }
 
     pub(crate) fn begin(&mut self, seed: u64) {
         self.len = 0;
         self.seed = seed;
+        self.left_out = LeftOut::default();
+    }
+
+    /// Cuts the last example into pieces that a row of the batch takes.
+    pub(crate) fn split_last(&mut self) {
+        let most = self.sequence_length;
+        while self.len > 0 && self.all[self.len - 1].input_ids.len() > most {
+            let long = &mut self.all[self.len - 1];
+            let ids = long.input_ids.split_off(most);
+            let labels = long.labels.split_off(most);
+            let rest = self.add();
+            rest.input_ids.extend(ids);
+            rest.labels.extend(labels);
+        }
+    }
+
+    /// Tokens that a row of the batch takes.
+    pub fn sequence_length(&self) -> usize {
+        self.sequence_length
+    }
+
+    /// Counts the row as one that is left out.
+    pub fn skip(&mut self) {
+        self.left_out.rows += 1;
+    }
+
+    /// Counts `tokens` of the row as cut off, if there are any.
+    pub fn cut(&mut self, tokens: usize) {
+        self.left_out.cut_rows += u64::from(tokens > 0);
+        self.left_out.cut_tokens += tokens as u64;
+    }
+
+    pub(crate) fn left_out(&self) -> LeftOut {
+        self.left_out
     }
 
     /// The last one, to go on with: what [`Collator::encode_part`](crate::Collator::encode_part) of rows that are not packed
@@ -169,7 +228,7 @@ impl Examples {
         let mut examples = self.as_slice().iter();
         examples.try_for_each(|example| example.check(vocab_size))?;
         let wanted = match layout {
-            Layout::Packed => return Ok(()),
+            Layout::Packed | Layout::Fitted(_) => return Ok(()),
             Layout::Padded => 1,
             Layout::Grouped(count) => count,
         };

@@ -8,6 +8,10 @@ pub enum Layout {
     Packed,
     /// One a row, cut off or padded on the right.
     Padded,
+    /// Whole, as many in a row as fit: those of this many rows of data are packed together, the longest first, each into the
+    /// first row that has room for it. A row of data may become any number of examples; one that is longer than a row is cut
+    /// off.
+    Fitted(usize),
     /// This many of one row of data, in adjacent rows of one micro-batch, each cut off or padded on the right: chosen and
     /// rejected of a preference pair. `trainer.micro_batch_size` counts rows of data then.
     Grouped(usize),

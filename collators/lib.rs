@@ -21,13 +21,20 @@
 
 mod baselines;
 mod batch;
+mod chat;
 mod example;
 mod field;
+mod fit;
 mod layout;
 mod loader;
+mod packing;
 mod pipeline;
+mod seq_to_seq;
+mod simple;
+mod single_sequence;
 mod spec;
 mod tokenize;
+mod tokens;
 
 use std::sync::Arc;
 
@@ -37,11 +44,19 @@ use tt_data::{DataError, Row, Tokenizer};
 
 pub use baselines::Baselines;
 pub use batch::Batch;
-pub use example::{Example, Examples};
+pub use chat::{
+    Answer, ChatCollator, ChatConfig, Columns, Conversation, OnNoTarget, OnTooLong, RecordFormat,
+    Rendered, Tags, TrainOn,
+};
+pub use example::{Example, Examples, LeftOut};
 pub use field::{Element, Field, IGNORE, Padding, Per, Slice, Values, WEIGHTS};
 pub use layout::{Layout, Prediction};
 pub use loader::{BatchShape, Loader};
+pub use packing::{Packing, PackingCollator, PackingConfig};
 pub use pipeline::{Pipeline, PipelineOptions};
+pub use seq_to_seq::{SeqToSeqCollator, SeqToSeqConfig};
+pub use simple::{SimpleCollator, SimpleConfig};
+pub use single_sequence::{SingleSequenceCollator, SingleSequenceConfig};
 pub use spec::BatchSpec;
 pub use tokenize::{TokenizeCollator, TokenizeConfig};
 
@@ -113,6 +128,16 @@ pub trait Collator: Send + Sync {
         Ok(None)
     }
 
+    /// The chat template that its text is written by, to go with the tokenizer into checkpoints; `None` leaves the one there.
+    fn chat_template(&self) -> Option<String> {
+        None
+    }
+
+    /// The token that ends an answer, at which generation is to stop too; `None` if it is the end of a document.
+    fn answer_end(&self) -> Option<u32> {
+        None
+    }
+
     /// What messages call it.
     fn name(&self) -> &'static str {
         let name = std::any::type_name::<Self>();
@@ -127,9 +152,36 @@ pub type BuildCollator =
 /// What `data.collator.type` may name.
 pub const TABLE: Table<BuildCollator> = Table::new(
     "collator",
-    &[Entry::new::<TokenizeConfig>(
-        "tokenize.TokenizeCollator",
-        "a column of text to tokens, packed or padded",
-        TokenizeCollator::build,
-    )],
+    &[
+        Entry::new::<TokenizeConfig>(
+            "tokenize.TokenizeCollator",
+            "a column of text to tokens, packed or padded",
+            TokenizeCollator::build,
+        ),
+        Entry::new::<ChatConfig>(
+            "chat.ChatCollator",
+            "conversations to tokens, trained on the answers",
+            ChatCollator::build,
+        ),
+        Entry::new::<PackingConfig>(
+            "packing.PackingCollator",
+            "documents packed whole, the longest first, or one after another",
+            PackingCollator::build,
+        ),
+        Entry::new::<SimpleConfig>(
+            "simple.SimpleCollator",
+            "columns of token ids, labels and attention mask, as they are",
+            SimpleCollator::build,
+        ),
+        Entry::new::<SingleSequenceConfig>(
+            "single_sequence.SingleSequenceCollator",
+            "a column of token ids, cut off or padded",
+            SingleSequenceCollator::build,
+        ),
+        Entry::new::<SeqToSeqConfig>(
+            "seq_to_seq.SeqToSeqCollator",
+            "an input and the output to it, trained on the output",
+            SeqToSeqCollator::build,
+        ),
+    ],
 );

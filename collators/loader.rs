@@ -13,7 +13,8 @@ use tt_data::{Ahead, Cursor, DataError, Made, Order, Prefetch, Row, Source};
 
 use crate::Collator;
 use crate::batch::Batch;
-use crate::example::Examples;
+use crate::example::{Example, Examples, LeftOut};
+use crate::fit::fit;
 use crate::layout::Layout;
 use crate::spec::BatchSpec;
 
@@ -50,6 +51,10 @@ pub struct Loader {
     row: usize,
     /// Tokens of that row in the parts before.
     earlier: u64,
+    /// What is packed together, of a layout that fits.
+    window: Option<Window>,
+    /// Of rows that are over, what no batch has said yet.
+    left_out: LeftOut,
     cursor: Cursor,
     rows_per_epoch: u64,
     num_epochs: Option<u64>,
@@ -111,6 +116,8 @@ impl Loader {
             job: None,
             row: 0,
             earlier: 0,
+            window: None,
+            left_out: LeftOut::default(),
             cursor,
             rows_per_epoch,
             num_epochs,
@@ -142,6 +149,7 @@ impl Loader {
             let start = self.cursor;
             let filled = match self.spec.layout {
                 Layout::Packed => self.pack_row(&mut batch, row)?,
+                Layout::Fitted(window) => self.fit_row(&mut batch, row, window as u64)?,
                 Layout::Padded | Layout::Grouped(_) => self.fill_rows(&mut batch, row * each)?,
             };
             if filled {
@@ -150,7 +158,13 @@ impl Loader {
             }
         }
         batch.cursor = self.cursor;
+        batch.left_out = std::mem::take(&mut self.left_out);
         Ok((!is_empty).then_some(batch))
+    }
+
+    /// What was left out of the rows after the last batch.
+    pub fn left_out(&self) -> LeftOut {
+        self.left_out
     }
 
     /// Waiting for data ends with the error `Interrupted` when `interrupt` says so; the loader is of no use then.
@@ -211,6 +225,89 @@ impl Loader {
         Ok(true)
     }
 
+    /// Fills row `row` with whole examples of the window that the cursor is in, whose `token` counts rows made of it; false if
+    /// there is none left.
+    fn fit_row(&mut self, batch: &mut Batch, row: usize, num_rows: u64) -> Result<bool, DataError> {
+        let window = match self.window.take() {
+            Some(window) => window,
+            None => match self.read_window(num_rows)? {
+                Some(window) => window,
+                None => return Ok(false),
+            },
+        };
+        let mut start = row * self.shape.seq_len;
+        let Some(examples) = window.rows.get(self.cursor.token as usize) else {
+            return Err(outside(self.cursor));
+        };
+        for (segment, &example) in (1..).zip(examples) {
+            let example = &window.examples[example];
+            let len = example.input_ids.len().min(self.shape.seq_len);
+            batch.put(start, (segment, 0), example, 0..len);
+            start += len;
+        }
+        self.cursor.token += 1;
+        if self.cursor.token == window.rows.len() as u64 {
+            self.cursor = window.end;
+            self.left_out += window.left_out;
+        } else {
+            self.window = Some(window);
+        }
+        Ok(true)
+    }
+
+    /// The window that begins at the cursor's row, or the first one after it that has tokens; `None` once all epochs are over.
+    fn read_window(&mut self, num_rows: u64) -> Result<Option<Window>, DataError> {
+        let mut start = self.cursor;
+        let mut empty_rows = 0;
+        let left_out = std::mem::take(&mut self.left_out);
+        let window = loop {
+            if self.num_epochs.is_some_and(|end| start.epoch >= end) {
+                self.left_out += left_out;
+                return Ok(None);
+            }
+            self.cursor.token = 0;
+            let mut examples = Vec::new();
+            for _ in 0..num_rows.min(self.rows_per_epoch - start.row) {
+                let job = match self.job.take() {
+                    Some(job) => job,
+                    None => self.prefetch.next_item()?,
+                };
+                let job = self.job.insert(job);
+                let of_row = job.examples[self.row].as_slice().iter();
+                examples.extend(of_row.filter(|it| !it.input_ids.is_empty()).cloned());
+                empty_rows += 1;
+                let at = job.row.at.clone();
+                self.next_row();
+                let most = (2 * self.rows_per_epoch - 1).min(MOST_EMPTY_ROWS);
+                if examples.is_empty() && empty_rows >= most {
+                    return Err(DataError::NoTokens {
+                        collator: self.collator.to_owned(),
+                        rows: empty_rows,
+                        at,
+                    });
+                }
+            }
+            if !examples.is_empty() {
+                let lengths = examples.iter().map(|it| it.input_ids.len());
+                let lengths: Vec<usize> = lengths.collect();
+                break Window {
+                    rows: fit(&lengths, self.shape.seq_len),
+                    examples,
+                    end: self.cursor,
+                    left_out: std::mem::take(&mut self.left_out),
+                };
+            }
+            if start.token > 0 {
+                return Err(outside(start));
+            }
+            start = self.cursor;
+        };
+        // Said by the batch in which the window ends, as is what rows of a window without tokens have left out.
+        self.left_out = left_out;
+        self.cursor = start;
+        Ok(Some(window))
+    }
+
     /// What has been made of the row that the cursor is in, after rows without a token; `None` once all epochs are over.
     fn part(&mut self) -> Result<Option<Part<'_>>, DataError> {
         let mut empty_rows = 0;
@@ -269,6 +366,9 @@ impl Loader {
     }
 
     fn next_row(&mut self) {
+        if let Some(job) = &self.job {
+            self.left_out += job.examples[self.row].left_out();
+        }
         self.cursor.token = 0;
         self.earlier = 0;
         self.cursor.row += 1;
@@ -282,6 +382,16 @@ impl Loader {
             self.prefetch.recycle(job);
         }
     }
+}
+
+/// Examples that are packed together.
+struct Window {
+    examples: Vec<Example>,
+    /// The examples in each row of the batch.
+    rows: Vec<Vec<usize>>,
+    /// Where the next window begins.
+    end: Cursor,
+    left_out: LeftOut,
 }
 
 /// What is at hand of a row of data.
@@ -325,7 +435,8 @@ impl Encoder {
                 }
             };
             if job.examples.len() == job.num_rows {
-                job.examples.push(Examples::new(&self.spec.fields));
+                job.examples
+                    .push(Examples::new(&self.spec.fields, self.shape.seq_len));
             }
             let examples = &mut job.examples[job.num_rows];
             examples.begin(self.order.row_seed(epoch, index));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tt_config::Table;
 use tt_data::{
     Cursor, DataConfig, DataError, Dataset, Location, OpenSource, Order, Row, SOURCES, Shard,
-    Source, Tokenizer, TokenizerOrigin, cache_folder,
+    Source, Tokenizer, TokenizerFiles, TokenizerOrigin, cache_folder,
 };
 
 use crate::baselines::{Baselines, Bigrams, unigram_nats};
@@ -117,6 +117,20 @@ impl Pipeline {
         &self.tokenizer
     }
 
+    /// The files of the tokenizer for a checkpoint, with the chat template that the data is written by.
+    pub fn tokenizer_files(&self) -> TokenizerFiles {
+        let mut files = self.tokenizer.files().clone();
+        if let Some(template) = self.collator.chat_template() {
+            files.insert("chat_template.jinja".to_owned(), template.into_bytes());
+        }
+        files
+    }
+
+    /// The token that ends an answer, where the data is conversations.
+    pub fn answer_end(&self) -> Option<u32> {
+        self.collator.answer_end()
+    }
+
     /// What the data holds and in which order, in short: a [`Cursor`] is of use with equal ones.
     pub fn fingerprint(&self) -> &str {
         &self.dataset.fingerprint
@@ -209,13 +223,19 @@ impl Pipeline {
         };
         let train = &self.dataset.train;
         let order = Order::of(seed, shard, train.as_ref())?;
-        let mut loader = self.loader(train, order, Cursor::default(), Some(1))?;
         let seq_len = self.config.sequence_length;
         let spec = BatchSpec::of(&*self.collator)?;
+        // What fits together in a window is another matter in each epoch.
+        let epochs = match spec.layout {
+            Layout::Fitted(_) => num_epochs,
+            _ => 1,
+        };
+        let mut loader = self.loader(train, order, Cursor::default(), Some(epochs))?;
         let batches = |rows: u64, tokens: u64| {
             let rows = match spec.layout {
                 // Rows are filled across the end of an epoch.
                 Layout::Packed => (tokens * num_epochs).div_ceil(seq_len as u64),
+                Layout::Fitted(_) => rows,
                 Layout::Padded | Layout::Grouped(_) => {
                     rows / spec.rows_of_each() as u64 * num_epochs
                 }
@@ -245,6 +265,14 @@ impl Pipeline {
         let mut row = Row::default();
         let mut found = Vec::new();
         let mut at = Cursor { token: 0, ..from };
+        let mut to = to;
+        if let Layout::Fitted(window) = self.collator.layout()
+            && to.token > 0
+        {
+            // A row of the batch may hold any row of the window.
+            to.row = (to.row + window as u64).min(order.rows_per_epoch());
+            to.token = 0;
+        }
         while at < to {
             source.read(order.row(at.epoch, at.row), &mut row)?;
             found.push(row.at.clone());

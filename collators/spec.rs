@@ -45,7 +45,11 @@ impl BatchSpec {
         field::check(&self.fields)?;
         let mut fields = self.fields.iter();
         match self.layout {
-            Layout::Packed => match fields.find(|field| field.is_per_row()) {
+            Layout::Fitted(0) => Err(DataError::field(
+                "input_ids",
+                "packed in windows of no rows",
+            )),
+            Layout::Packed | Layout::Fitted(_) => match fields.find(|field| field.is_per_row()) {
                 Some(field) => Err(DataError::field(
                     field.name,
                     "packed rows hold several examples, so it cannot be per row",
@@ -60,7 +64,7 @@ impl BatchSpec {
     /// Rows of a batch that one row of data fills.
     pub fn rows_of_each(&self) -> usize {
         match self.layout {
-            Layout::Packed | Layout::Padded => 1,
+            Layout::Packed | Layout::Padded | Layout::Fitted(_) => 1,
             Layout::Grouped(rows) => rows,
         }
     }

@@ -8,22 +8,31 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod lm_trainer;
+mod seq_to_seq_lm_trainer;
 
 use tt_config::{Entry, Table};
 use tt_train::BuildTrainer;
 
 pub use lm_trainer::{LMTrainer, LMTrainerOptions};
+pub use seq_to_seq_lm_trainer::SeqToSeqLMTrainer;
 
 /// What `trainer.type` may name.
 pub const TABLE: Table<BuildTrainer> = Table::new(
     "trainer",
-    &[Entry::new::<LMTrainerOptions>(
-        "lm_trainer.LMTrainer",
-        "causal language modelling",
-        |kwargs| {
-            let options: LMTrainerOptions = kwargs.extract()?;
-            let trainer = LMTrainer::new(options.label_smoothing, options.z_loss);
-            Ok(Box::new(trainer))
-        },
-    )],
+    &[
+        Entry::new::<LMTrainerOptions>(
+            "lm_trainer.LMTrainer",
+            "causal language modelling",
+            |kwargs| {
+                let options: LMTrainerOptions = kwargs.extract()?;
+                let trainer = LMTrainer::new(options.label_smoothing, options.z_loss);
+                Ok(Box::new(trainer))
+            },
+        ),
+        Entry::new::<LMTrainerOptions>(
+            "seq_to_seq_lm_trainer.SeqToSeqLMTrainer",
+            "an output after its input, by a decoder",
+            |kwargs| Ok(Box::new(SeqToSeqLMTrainer::new(&kwargs.extract()?))),
+        ),
+    ],
 );

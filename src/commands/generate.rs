@@ -3,11 +3,13 @@
 use std::io::Read;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
+use tt_collators::{ChatCollator, ChatConfig, Conversation};
 use tt_config::Diagnostics;
 use tt_data::Tokenizer;
 use tt_engine::{Limits, Sampler, Sampling};
@@ -32,6 +34,9 @@ struct GenerateConfig {
     base: Option<String>,
     /// The text to continue; null: standard input. The flags `--prompt` and `--prompt-file` take one word for word.
     prompt: Option<String>,
+    /// Whether the prompt is a message, to be answered: it is put into the chat template of the checkpoint, and the answer alone
+    /// is printed.
+    chat: bool,
     /// Whether the prompt begins with what the tokenizer puts before a text (its post-processor: `<s>` of Llama 2), as
     /// documents do in training.
     add_special_tokens: bool,
@@ -64,13 +69,21 @@ pub(crate) fn run(invocation: Invocation) -> Result<ExitCode, Failure> {
     let stored = Stored::open(path, config.base.as_deref(), &invocation.plugins, device)
         .map_err(Failure::Request)?;
     let tokenizer = Tokenizer::load(stored.tokenizer_folder(), None).map_err(Failure::request)?;
+    let tokenizer = Arc::new(tokenizer);
 
     let given = given(&invocation.options.generate).map_err(Failure::Request)?;
     let prompt = match given.or(config.prompt) {
         Some(prompt) => prompt,
         None => read_stdin().map_err(Failure::Request)?,
     };
-    let ids = if config.add_special_tokens {
+    let mut ends = ends(&stored, &tokenizer).map_err(Failure::Request)?;
+    let ids = if config.chat {
+        let chat = ChatCollator::new(ChatConfig::default(), Arc::clone(&tokenizer));
+        let chat = chat.map_err(Failure::request)?;
+        ends.extend(chat.end());
+        let asked = chat.prompt(&Conversation::of(&[("user", &prompt)]));
+        tokenizer.encode(&asked.map_err(|why| Failure::Request(anyhow!(why)))?)
+    } else if config.add_special_tokens {
         tokenizer.encode_prompt(&prompt)
     } else {
         tokenizer.encode(&prompt)
@@ -86,7 +99,7 @@ pub(crate) fn run(invocation: Invocation) -> Result<ExitCode, Failure> {
     let mut sampler = Sampler::new(sampling, Seed::new(config.seed));
     let limits = Limits {
         max_new_tokens: config.max_new_tokens,
-        ends: ends(&stored, &tokenizer).map_err(Failure::Request)?,
+        ends,
     };
     let tokens = tt_engine::generate(&*stored.model, &stored.params, &ids, &mut sampler, &limits)
         .map_err(|error| match error {
@@ -96,7 +109,13 @@ pub(crate) fn run(invocation: Invocation) -> Result<ExitCode, Failure> {
     report_fallbacks(device);
     let continuation = tokenizer.decode_continuation(&ids, &tokens);
     let continuation = continuation.map_err(Failure::run)?;
-    out::text(format_args!("{prompt}{continuation}\n"));
+    let shown = if config.chat {
+        continuation.trim().to_owned()
+    } else {
+        format!("{prompt}{continuation}")
+    };
+    // A model's text is shown as it is.
+    out::text(format_args!("{shown}\n"));
     Ok(ExitCode::SUCCESS)
 }
 

@@ -61,7 +61,8 @@ fn train(
     if let Some(summary) = data.summary().map_err(Failure::run)? {
         out::line(summary);
     }
-    if let Some(how) = document_start(data.tokenizer()) {
+    // Conversations begin as their template says.
+    if let Some(how) = document_start(data.tokenizer()).filter(|_| data.answer_end().is_none()) {
         out::line(how);
     }
     let baselines = data.baselines().map_err(Failure::run)?;

@@ -35,19 +35,28 @@ fn with_every_option(command: &[&str]) {
         "{choices:?}"
     );
     let place = Place::new();
-    place.write("given", "A text.\n");
+    place.write("given.jsonl", "{\"text\": \"A text.\"}\n");
     for choice in &choices {
         let group = choice.split('=').next().expect("a group");
-        let given = match choice.as_str() {
-            "data=mixture" => Some("data.dataset.kwargs.sources=[{url: stories, max_rows: 10}]"),
-            "data=hf" => Some("data.dataset.kwargs.path=user/name"),
-            "data=stories" => None,
-            _ => (group == "data").then_some("data.path=given"),
+        let given: &[&str] = match choice.as_str() {
+            "data=stories" => &[],
+            "data=mixture" => &["data.dataset.kwargs.sources=[{url: stories, max_rows: 10}]"],
+            "data=hf" => &["data.dataset.kwargs.path=user/name"],
+            // A tokenizer that is trained brings no template.
+            "data=sft" => &[
+                "data.path=given.jsonl",
+                "data.collator.kwargs.template=chatml",
+            ],
+            _ if group == "data" => &["data.path=given.jsonl"],
+            _ => &[],
         };
         let rest = ["model=qwen2", "trainer=lm"]
             .into_iter()
             .filter(|other| other.split('=').next() != Some(group));
-        let arguments: Vec<&str> = rest.chain([choice.as_str()]).chain(given).collect();
+        let arguments: Vec<&str> = rest
+            .chain([choice.as_str()])
+            .chain(given.iter().copied())
+            .collect();
         place.run(&[&arguments[..], command].concat()).with_code(0);
     }
 }

@@ -12,6 +12,7 @@ mod diff;
 mod doctor;
 mod earlier_version;
 mod faults;
+mod fine_tuning;
 mod generate;
 mod gguf;
 mod harness;

@@ -98,8 +98,12 @@ fn info_plugins_lists_what_type_may_name() {
         .run(&["--info", "plugins"])
         .with_code(0)
         .prints("model.type:\n  llama.LlamaForCausalLM")
-        .prints("trainer.type:\n  lm_trainer.LMTrainer  causal language modelling\n")
+        .prints("trainer.type:\n  lm_trainer.LMTrainer ")
+        .prints(
+            "  seq_to_seq_lm_trainer.SeqToSeqLMTrainer  an output after its input, by a decoder\n",
+        )
         .prints("trainer.optimizer.type:\n  adamw.AdamW   ")
         .prints("trainer.lr_scheduler.type:\n  constant  ")
-        .prints("data.collator.type:\n  tokenize.TokenizeCollator  a column");
+        .prints("data.collator.type:\n  tokenize.TokenizeCollator ")
+        .prints("  chat.ChatCollator ");
 }

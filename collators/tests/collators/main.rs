@@ -1,6 +1,8 @@
 //! What becomes of data on its way to a batch.
 
+mod chat;
 mod fields;
 mod loader;
+mod packing;
 mod parts;
 mod pipeline;

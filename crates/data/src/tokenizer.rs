@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use serde_json::{Value, json};
 
@@ -37,6 +39,8 @@ pub enum TokenizerOrigin {
 /// A tokenizer, with the tokens that training needs to know.
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
+    /// The same without a post-processor, some of which move the bounds of tokens.
+    spans: OnceLock<tokenizers::Tokenizer>,
     /// The same model, faster and without large buffers, if we trained it.
     bpe: Option<Bpe>,
     /// Strings that the general tokenizer takes out of the text before it is split.
@@ -180,6 +184,7 @@ impl Tokenizer {
                 .map(|token| token.content)
                 .collect(),
             inner,
+            spans: OnceLock::new(),
             files,
             path,
             eos_id,
@@ -297,6 +302,71 @@ impl Tokenizer {
         let mut ids = Vec::new();
         self.encode_into(text, &mut ids)?;
         Ok(ids)
+    }
+
+    /// The tokens of `text`, each with the bytes of it that it is made of. Nothing is put before or after it.
+    ///
+    /// A blank before a word belongs to the word's token, whatever the tokenizer's post-processor says of it, and the parts of
+    /// a character that is cut among tokens have the whole character each.
+    pub fn encode_with_spans(&self, text: &str) -> Result<Vec<(u32, Range<usize>)>, DataError> {
+        let without_post_processor = || {
+            let mut inner = self.inner.clone();
+            inner.with_post_processor(None::<tokenizers::PostProcessorWrapper>);
+            inner
+        };
+        let inner = self.spans.get_or_init(without_post_processor);
+        let encoding = inner.encode(text, false).map_err(|error| self.bad(error))?;
+        let ids = encoding.get_ids().iter().copied();
+        let spans = encoding.get_offsets().iter();
+        Ok(ids.zip(spans.map(|&(start, end)| start..end)).collect())
+    }
+
+    /// The chat templates that come with the tokenizer, by name: `default`, as a rule. A `chat_template.jinja` goes before what
+    /// `tokenizer_config.json` says, as in `transformers`.
+    pub fn chat_templates(&self) -> Result<Vec<(String, String)>, DataError> {
+        const DEFAULT: &str = "default";
+        let mut templates = Vec::new();
+        match &self.side_file("tokenizer_config.json")?["chat_template"] {
+            Value::String(template) => templates.push((DEFAULT.to_owned(), template.clone())),
+            Value::Array(named) => {
+                let of = |it: &Value, key: &str| it[key].as_str().map(str::to_owned);
+                let named = named.iter();
+                templates
+                    .extend(named.filter_map(|it| Some((of(it, "name")?, of(it, "template")?))));
+            }
+            _ => {}
+        }
+        if let Some(bytes) = self.files.get("chat_template.jinja") {
+            let template = str::from_utf8(bytes)
+                .map_err(|error| self.bad(format!("chat_template.jinja: {error}").into()))?;
+            templates.retain(|(name, _)| name != DEFAULT);
+            templates.push((DEFAULT.to_owned(), template.to_owned()));
+        }
+        Ok(templates)
+    }
+
+    /// The special tokens that have a name: `bos_token`, `eos_token` and so on.
+    pub fn special_tokens(&self) -> Result<BTreeMap<String, String>, DataError> {
+        let mut tokens = BTreeMap::new();
+        for file in ["special_tokens_map.json", "tokenizer_config.json"] {
+            let file = self.side_file(file)?;
+            let keys = file.as_object().into_iter().flat_map(|it| it.keys());
+            for key in keys.filter(|key| key.ends_with("_token")) {
+                if let Some(token) = special_token(&file, key) {
+                    tokens.insert(key.clone(), token.to_owned());
+                }
+            }
+        }
+        Ok(tokens)
+    }
+
+    /// A file beside `tokenizer.json`; null if there is none.
+    fn side_file(&self, name: &str) -> Result<Value, DataError> {
+        match self.files.get(name) {
+            Some(bytes) => serde_json::from_slice(bytes)
+                .map_err(|error| self.bad(format!("{name}: {error}").into())),
+            None => Ok(Value::Null),
+        }
     }
 
     /// The text of `ids`, without special tokens.

@@ -151,8 +151,12 @@ impl TrainJob {
         let mut loader = data.train(cursor)?;
         let asked = stop.clone();
         loader.interrupt_if(move || asked.is_requested());
+        let token_ids = token_ids.with(data.tokenizer());
         Ok(Prepared {
-            token_ids: token_ids.with(data.tokenizer()),
+            token_ids: match data.answer_end() {
+                Some(end) => token_ids.and_end(end),
+                None => token_ids,
+            },
             loader,
             cursor: cursor.unwrap_or_default(),
             tokens,

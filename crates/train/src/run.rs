@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use tt_checkpoint::{Saved, Writer};
-use tt_collators::{Batch, Loader, Pipeline};
+use tt_collators::{Batch, LeftOut, Loader, Pipeline};
 use tt_data::DataError;
 use tt_metrics::{End, Metrics, Scalars, StepRecord, ValRecord};
 
@@ -56,6 +56,8 @@ pub(crate) struct Run {
     /// Global batches without a target: since this process began, and since the last step.
     passed_over: u64,
     passed_over_now: u64,
+    /// What of the data was left out since this process began.
+    left_out: LeftOut,
     validated: Option<(u64, f32)>,
     /// The checkpoint last handed to the writer or resumed from.
     saved: Option<u64>,
@@ -99,6 +101,7 @@ impl Run {
             batches: Vec::new(),
             passed_over: 0,
             passed_over_now: 0,
+            left_out: LeftOut::default(),
             validated: prepared.validated,
             trained: Duration::ZERO,
             trained_tokens: 0,
@@ -161,10 +164,14 @@ impl Run {
     /// Data without a target is passed over: there is no loss, so no step is made of it and none is counted.
     fn next_batches(&mut self) -> Result<Option<Vec<Batch>>> {
         let mut batches = std::mem::take(&mut self.batches);
+        let left_out = self.left_out;
         loop {
             for _ in 0..self.config.global_batch_size / self.config.micro_batch_size {
                 match self.loader.next_batch() {
-                    Ok(Some(batch)) => batches.push(batch),
+                    Ok(Some(batch)) => {
+                        self.left_out += batch.left_out;
+                        batches.push(batch);
+                    }
                     Ok(None) => break,
                     Err(DataError::Interrupted) => return Ok(None),
                     Err(error) => return Err(error.into()),
@@ -177,6 +184,7 @@ impl Run {
             self.pass_over(&mut batches)?;
         }
         self.report_passed_over();
+        self.report_left_out(left_out);
         Ok((!self.exhausted).then_some(batches))
     }
 
@@ -211,6 +219,24 @@ impl Run {
             self.metrics.message(&message);
         }
         self.passed_over_now = 0;
+    }
+
+    /// Says what a collator has left out of rows or cut off them, as often as [`Run::report_passed_over`] does.
+    fn report_left_out(&mut self, before: LeftOut) {
+        let LeftOut {
+            rows,
+            cut_rows,
+            cut_tokens,
+        } = self.left_out;
+        let rows_before = before.rows + before.cut_rows;
+        if (rows + cut_rows).checked_ilog2() != rows_before.checked_ilog2() {
+            self.metrics.message(&format!(
+                "warning: before step {}: {rows} rows of data left out so far, with nothing to train on or too long; \
+                 {cut_rows} cut by {cut_tokens} tokens to fit into data.sequence_length={}",
+                self.training.step + 1,
+                self.data.sequence_length(),
+            ));
+        }
     }
 
     fn step(&mut self, mut batches: Vec<Batch>, started: Instant) -> Result<()> {
@@ -507,10 +533,10 @@ fn write_tokenizer(data: &Pipeline, run_dir: &Path) -> Result<Vec<PathBuf>> {
         source,
     };
     std::fs::create_dir_all(&dir).map_err(|error| io(&dir, error))?;
-    let files = data.tokenizer().files().iter();
+    let files = data.tokenizer_files().into_iter();
     files
         .map(|(name, bytes)| {
-            let path = dir.join(name);
+            let path = dir.join(&name);
             std::fs::write(&path, bytes).map_err(|error| io(&path, error))?;
             Ok(path)
         })

@@ -75,6 +75,18 @@ impl TokenIds {
         all
     }
 
+    /// With one more end.
+    #[must_use]
+    pub fn and_end(mut self, end: u32) -> Self {
+        let mut ends = ids(self.generation.get("eos_token_id"));
+        if !ends.contains(&end) {
+            ends.push(end);
+            self.generation
+                .insert("eos_token_id".to_owned(), json!(ends));
+        }
+        self
+    }
+
     /// Each token that ends a text.
     pub fn ends(&self) -> Vec<u32> {
         let of = |map: &Map<String, Value>| ids(map.get("eos_token_id"));
@@ -117,6 +129,8 @@ mod tests {
         let tokenizer = Tokenizer::bytes().unwrap(); // ends with 0
         let ids = TokenIds::new(&config, &generation).with(&tokenizer);
         assert_eq!(ids.ends(), [7, 9, 0]);
+        assert_eq!(ids.clone().and_end(9).ends(), [7, 9, 0]);
+        assert_eq!(ids.clone().and_end(11).ends(), [7, 9, 0, 11]);
         assert_eq!(
             ids.generation_config(),
             json!({
