@@ -144,6 +144,11 @@ impl Examples {
         self.left_out = LeftOut::default();
     }
 
+    /// Takes back what has been made of the row.
+    pub(crate) fn clear(&mut self) {
+        self.len = 0;
+    }
+
     /// Cuts the last example into pieces that a row of the batch takes.
     pub(crate) fn split_last(&mut self) {
         let most = self.sequence_length;

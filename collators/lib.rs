@@ -32,6 +32,7 @@ mod pipeline;
 mod seq_to_seq;
 mod simple;
 mod single_sequence;
+mod skip_nulls;
 mod spec;
 mod tokenize;
 mod tokens;

@@ -5,14 +5,15 @@ use std::sync::Arc;
 
 use tt_config::Table;
 use tt_data::{
-    Cursor, DataConfig, DataError, Dataset, Location, OpenSource, Order, Row, SOURCES, Shard,
-    Source, Tokenizer, TokenizerFiles, TokenizerOrigin, cache_folder,
+    Cursor, DataConfig, DataError, Dataset, Location, Nulls, OpenSource, Order, Row, SOURCES,
+    Shard, Source, Tokenizer, TokenizerFiles, TokenizerOrigin, cache_folder,
 };
 
 use crate::baselines::{Baselines, Bigrams, unigram_nats};
 use crate::batch::Batch;
 use crate::layout::Layout;
 use crate::loader::{BatchShape, Loader};
+use crate::skip_nulls::SkipNulls;
 use crate::spec::BatchSpec;
 use crate::{BuildCollator, Collator, TABLE};
 
@@ -98,7 +99,10 @@ impl Pipeline {
         for split in [&dataset.train, &dataset.validation] {
             check_tokenizer(&tokenizer, split.as_ref())?;
         }
-        let collator = build_collator(config, &options.collators, &tokenizer)?;
+        let mut collator = build_collator(config, &options.collators, &tokenizer)?;
+        if config.nulls == Nulls::Skip {
+            collator = Arc::new(SkipNulls(collator));
+        }
         let mut pipeline = Self {
             config: config.clone(),
             options: options.clone(),

@@ -105,7 +105,7 @@ fn what_cannot_be_read_is_told_apart() {
     );
     assert_eq!(
         message(&["--json"]),
-        "`--json` is for `plan` and `diff` and `doctor` and `runs`, not for `train`"
+        "`--json` is for `plan` and `batch` and `diff` and `doctor` and `runs`, not for `train`"
     );
     assert_eq!(
         message(&["plan", "--b", "lr=1"]),

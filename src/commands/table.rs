@@ -117,7 +117,7 @@ pub(crate) const EXPORT: Command = Command {
 
 const UPLOAD: Command = Command {
     name: "upload",
-    about: "Send a model to the Hugging Face Hub: checkpoint=DIR repo=USER/NAME",
+    about: "Send a model to the Hub: checkpoint=DIR repo=USER/NAME",
     work: Work::Composed {
         config_name: "upload",
         on_device: false,

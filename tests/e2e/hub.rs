@@ -313,6 +313,7 @@ fn a_data_set_on_the_hub_is_one_in_files() {
         let args = [
             "batch",
             "--json",
+            "data.nulls=skip",
             "data.tokenizer.vocab_size=300",
             "data.sequence_length=32",
         ];

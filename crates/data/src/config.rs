@@ -32,6 +32,9 @@ pub struct DataConfig {
     pub sequence_length: usize,
     /// The tokenizer.
     pub tokenizer: TokenizerConfig,
+    /// What becomes of a row whose column to train on is null: `error` ends the run, `skip` leaves it out and counts it.
+    /// In JSON, a key that a row does not have is null.
+    pub nulls: Nulls,
     /// What turns rows of the data set into rows of a batch.
     pub collator: CollatorConfig,
     /// Threads that read and tokenise ahead of training; 0 does it in the training loop.
@@ -50,10 +53,22 @@ impl Default for DataConfig {
             num_val_blocks: 64,
             sequence_length: 256,
             tokenizer: TokenizerConfig::default(),
+            nulls: Nulls::default(),
             collator: CollatorConfig::default(),
             num_workers: 1,
         }
     }
+}
+
+/// What becomes of rows without a value.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Nulls {
+    /// They end the run.
+    #[default]
+    Error,
+    /// They are left out, and counted.
+    Skip,
 }
 
 /// The data set.

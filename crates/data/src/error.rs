@@ -96,7 +96,7 @@ pub enum DataError {
         fields: Vec<String>,
     },
 
-    #[error("{at}: field `{field}` is null")]
+    #[error("{at}: field `{field}` is null; data.nulls=skip leaves such rows out")]
     NullField { at: String, field: String },
 
     #[error("{at}: field `{field}` is {found}, where {wanted} is needed")]

@@ -48,7 +48,7 @@ mod tokenizer_cache;
 mod value;
 
 pub use blocks::Blocks;
-pub use config::{CollatorConfig, DataConfig, DatasetConfig, TokenizerConfig, typed_kwargs};
+pub use config::{CollatorConfig, DataConfig, DatasetConfig, Nulls, TokenizerConfig, typed_kwargs};
 pub use cursor::Cursor;
 pub use error::DataError;
 pub use files::{DataFiles, FilesConfig, HubConfig, Paths, by_split, check_files, holds_rows};

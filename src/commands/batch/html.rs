@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::Shown;
+use super::shown::Shown;
 use super::text::{origin, title};
 
 const HEAD: &str = "<!doctype html>\n<meta charset=\"utf-8\">\n<title>batches</title>\n<style>

@@ -2,15 +2,13 @@
 //! where documents begin, what is padding, and where each row came from. Needs no model and no trainer.
 
 mod html;
+mod shown;
 mod text;
 
-use std::ops::Range;
 use std::process::ExitCode;
 
-use serde::Serialize;
-use tt_collators::{Batch, IGNORE, Pipeline, PipelineOptions};
+use tt_collators::{Pipeline, PipelineOptions};
 use tt_config::{Composition, Diagnostics};
-use tt_data::{DataError, Tokenizer};
 
 use crate::config::AppConfig;
 use crate::failure::Failure;
@@ -19,6 +17,7 @@ use crate::out;
 use crate::setup::hub::Need;
 use crate::setup::pretrained::Pretrained;
 use crate::setup::{check_data, fetch_tokenizer, open_pipeline};
+use shown::Shown;
 
 /// What is wrong with the configuration itself.
 pub(crate) fn check(invocation: &Invocation) -> Result<(), Diagnostics> {
@@ -82,99 +81,4 @@ fn base_tokenizer(
         None
     };
     Ok(pretrained.and_then(|pretrained| pretrained.tokenizer().ok()))
-}
-
-/// A batch as it is shown.
-#[derive(Debug, Serialize)]
-struct Shown {
-    rows: Vec<ShownRow>,
-    sequence_length: usize,
-    /// Positions that hold a token.
-    tokens: usize,
-    /// Positions that the loss counts.
-    targets: usize,
-    /// The part of all positions that is padding.
-    padding: f64,
-}
-
-/// A row of a batch.
-#[derive(Debug, Serialize)]
-struct ShownRow {
-    /// Where the rows of data that it is made of stand.
-    from: Vec<String>,
-    /// Where in the data it begins.
-    cursor: String,
-    pieces: Vec<Piece>,
-    input_ids: Vec<u32>,
-    labels: Vec<i64>,
-    segment_ids: Vec<u32>,
-    position_ids: Vec<u32>,
-}
-
-/// Adjacent tokens of one segment that are all trained on, or none.
-#[derive(Debug, Serialize)]
-struct Piece {
-    segment: u32,
-    /// Of its first token within its segment.
-    position: u32,
-    tokens: usize,
-    is_target: bool,
-    text: String,
-}
-
-impl Shown {
-    fn of(batch: &Batch, data: &Pipeline) -> Result<Self, DataError> {
-        let seq_len = batch.seq_len;
-        let mut rows = Vec::new();
-        for (row, (from, to)) in batch.extents().enumerate() {
-            let documents = data.documents(from, to)?;
-            let range = row * seq_len..(row + 1) * seq_len;
-            rows.push(ShownRow {
-                from: documents.iter().map(ToString::to_string).collect(),
-                cursor: from.to_string(),
-                pieces: pieces(batch, range.clone(), data.tokenizer())?,
-                input_ids: batch.input_ids[range.clone()].to_vec(),
-                labels: batch.labels[range.clone()].to_vec(),
-                segment_ids: batch.segment_ids[range.clone()].to_vec(),
-                position_ids: batch.position_ids[range].to_vec(),
-            });
-        }
-        let tokens = batch.segment_ids.iter().filter(|&&segment| segment != 0);
-        let tokens = tokens.count();
-        Ok(Self {
-            rows,
-            sequence_length: seq_len,
-            tokens,
-            targets: batch.num_targets,
-            padding: 1.0 - tokens as f64 / batch.input_ids.len() as f64,
-        })
-    }
-}
-
-fn pieces(
-    batch: &Batch,
-    range: Range<usize>,
-    tokenizer: &Tokenizer,
-) -> Result<Vec<Piece>, DataError> {
-    let kind = |at: usize| (batch.segment_ids[at], batch.labels[at] != IGNORE);
-    let mut pieces = Vec::new();
-    let mut start = range.start;
-    for at in range.clone() {
-        let is_last = at + 1 == range.end || kind(at + 1) != kind(at);
-        if !is_last {
-            continue;
-        }
-        let (segment, is_target) = kind(at);
-        if segment != 0 {
-            pieces.push(Piece {
-                segment,
-                position: batch.position_ids[start],
-                tokens: at + 1 - start,
-                is_target,
-                text: tokenizer.decode_all(&batch.input_ids[start..=at])?,
-            });
-        }
-        start = at + 1;
-    }
-    Ok(pieces)
 }

@@ -5,7 +5,7 @@ use std::env;
 use std::fmt::Write;
 use std::io::{self, IsTerminal};
 
-use super::{Piece, Shown, ShownRow};
+use super::shown::{Piece, Shown, ShownRow};
 
 /// Whether to colour.
 #[derive(Clone, Copy, PartialEq)]

@@ -61,7 +61,7 @@ impl Estimate {
 
 /// Steps of the run, counted in its data where epochs decide; `None` of data without an end.
 pub(super) fn steps(invocation: &Invocation) -> Result<Option<u64>, Failure> {
-    let setup = Setup::read(invocation)?;
+    let setup = Setup::read_to_plan(invocation)?;
     let config = &setup.trainer_config;
     if config.num_epochs.is_none() {
         return Ok(config.max_steps);
