@@ -84,8 +84,10 @@ fn a_row_group_of_a_gigabyte_is_read_in_400_mb() {
             "{number} twice"
         );
     }
-    assert!(bytes > 950 << 20, "{bytes}");
+    // One row in twenty is for validation.
+    assert!(bytes > 900 << 20, "{bytes}");
     let peak = peak_bytes();
+    println!("peak {} MB", peak >> 20);
     assert!(peak < 400 << 20, "{} MB", peak >> 20);
 }
 
@@ -118,5 +120,6 @@ fn a_line_of_70_mb_is_read_in_600_mb() {
     }
     assert_eq!(longest, 70 << 20);
     let peak = peak_bytes();
+    println!("peak {} MB", peak >> 20);
     assert!(peak < 600 << 20, "{} MB", peak >> 20);
 }
