@@ -2,118 +2,84 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::error::DataError;
+use crate::order::WINDOW_BYTES;
 
-/// The last blocks that were asked for, as many as fit into `capacity` bytes, and one at least. A block that several
-/// workers want at a time is decoded by one, while the others wait; other blocks are decoded meanwhile.
+/// The last blocks that were asked for: those of two windows, for one may still be in use when the next begins.
+///
+/// Bytes are what a source says that its blocks take, as for the windows; so what a window needs is always kept.
 pub(crate) struct BlockCache<T> {
-    capacity: u64,
     /// Those used last stand last.
-    slots: Mutex<Vec<Slot<T>>>,
+    blocks: Mutex<Vec<Cached<T>>>,
 }
 
-struct Slot<T> {
+struct Cached<T> {
     block: usize,
     bytes: u64,
-    content: Arc<Mutex<Option<Arc<T>>>>,
+    content: Arc<T>,
+}
+
+impl<T> Default for BlockCache<T> {
+    fn default() -> Self {
+        Self {
+            blocks: Mutex::new(Vec::new()),
+        }
+    }
 }
 
 impl<T> BlockCache<T> {
-    pub(crate) fn new(capacity: u64) -> Self {
-        Self {
-            capacity,
-            slots: Mutex::new(Vec::new()),
-        }
+    const CAPACITY: u64 = 2 * WINDOW_BYTES;
+
+    /// Block `block`, if it is here.
+    pub(crate) fn find(&self, block: usize) -> Option<Arc<T>> {
+        let mut blocks = self.lock();
+        let at = blocks.iter().position(|cached| cached.block == block)?;
+        let cached = blocks.remove(at);
+        let content = Arc::clone(&cached.content);
+        blocks.push(cached);
+        Some(content)
     }
 
-    /// Block `block`, by `decode` if it is not here, which gives its bytes too.
-    pub(crate) fn get(
-        &self,
-        block: usize,
-        decode: impl FnOnce() -> Result<(T, u64), DataError>,
-    ) -> Result<Arc<T>, DataError> {
-        let content = {
-            let mut slots = lock(&self.slots);
-            let slot = match slots.iter().position(|slot| slot.block == block) {
-                Some(at) => slots.remove(at),
-                None => Slot {
-                    block,
-                    bytes: 0,
-                    content: Arc::default(),
-                },
-            };
-            let content = Arc::clone(&slot.content);
-            slots.push(slot);
-            content
-        };
-        let mut content = lock(&content);
-        if let Some(decoded) = &*content {
-            return Ok(Arc::clone(decoded));
-        }
-        let (decoded, bytes) = decode()?;
-        let decoded = Arc::new(decoded);
-        *content = Some(Arc::clone(&decoded));
-        drop(content);
-        self.make_room(block, bytes);
-        Ok(decoded)
-    }
-
-    fn make_room(&self, block: usize, bytes: u64) {
-        let mut slots = lock(&self.slots);
-        if let Some(slot) = slots.iter_mut().find(|slot| slot.block == block) {
-            slot.bytes = bytes;
-        }
-        let mut total: u64 = slots.iter().map(|slot| slot.bytes).sum();
+    /// Keeps block `block`, of about `bytes`, in the place of those used longest ago.
+    pub(crate) fn put(&self, block: usize, bytes: u64, content: T) -> Arc<T> {
+        let content = Arc::new(content);
+        let mut blocks = self.lock();
+        blocks.retain(|cached| cached.block != block);
+        blocks.push(Cached {
+            block,
+            bytes,
+            content: Arc::clone(&content),
+        });
+        let mut total: u64 = blocks.iter().map(|cached| cached.bytes).sum();
         let mut first = 0;
-        while total > self.capacity && first + 1 < slots.len() {
-            total -= slots[first].bytes;
+        while total > Self::CAPACITY && first + 1 < blocks.len() {
+            total -= blocks[first].bytes;
             first += 1;
         }
-        slots.drain(..first);
+        blocks.drain(..first);
+        content
     }
-}
 
-/// Blocks are put there whole, so a panic of another worker leaves nothing half made.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Blocks are put there whole, so a panic of another worker leaves nothing half made.
+    fn lock(&self) -> MutexGuard<'_, Vec<Cached<T>>> {
+        self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::cell::Cell;
 
     #[test]
     fn the_last_blocks_are_kept_within_their_bytes() {
-        let cache = BlockCache::new(100);
-        let decoded = Cell::new(0);
-        let get = |block: usize, bytes: u64| {
-            let decode = || {
-                decoded.set(decoded.get() + 1);
-                Ok((block, bytes))
-            };
-            assert_eq!(*cache.get(block, decode).unwrap(), block);
-        };
-        get(0, 40);
-        get(1, 40);
-        get(0, 40);
-        assert_eq!(decoded.get(), 2);
-        get(2, 40); // 1 was used least recently
-        get(0, 40);
-        assert_eq!(decoded.get(), 3);
-        get(1, 40);
-        assert_eq!(decoded.get(), 4);
-        get(3, 1000); // larger than all: alone
-        get(3, 1000);
-        get(0, 40);
-        assert_eq!(decoded.get(), 6);
-    }
-
-    #[test]
-    fn an_error_is_not_kept() {
-        let cache = BlockCache::new(100);
-        let failing = || Err(DataError::Empty { what: "x".into() });
-        assert!(cache.get(0, failing).is_err());
-        assert_eq!(*cache.get(0, || Ok((7, 1))).unwrap(), 7);
+        let cache = BlockCache::default();
+        let part = BlockCache::<usize>::CAPACITY / 5 * 2;
+        let has = |block: usize| cache.find(block).map(|it| *it) == Some(block);
+        cache.put(0, part, 0);
+        cache.put(1, part, 1);
+        assert!(has(1) && has(0));
+        cache.put(2, part, 2); // 1 was used least recently
+        assert!(!has(1) && has(0) && has(2));
+        cache.put(3, 10 * part, 3); // larger than all: alone
+        assert!(has(3) && !has(0) && !has(2));
     }
 }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use arrow_array::{RecordBatch, StringArray};
 use parquet::arrow::ArrowWriter;
 use parquet::basic::Compression;
-use parquet::file::properties::WriterProperties;
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use tt_data::{DataConfig, Dataset, DatasetConfig, Order, Row, Shard};
 
 /// One test at a time: the peak is the process's.
@@ -48,8 +48,10 @@ const WRITE: &str = "TT_WRITE_LARGE_FILE";
 /// A gigabyte of text in one row group.
 fn write_large(path: &Path) {
     let properties = WriterProperties::builder()
+        .set_statistics_enabled(EnabledStatistics::None) // of pages, which would bring the index
         .set_compression(Compression::SNAPPY)
         .set_dictionary_enabled(false)
+        .set_offset_index_disabled(true) // as most files have none
         .set_max_row_group_row_count(Some(ROWS as usize))
         .build();
     let column = |texts: Vec<String>| {

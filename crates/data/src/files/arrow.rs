@@ -21,7 +21,6 @@ use crate::block_cache::BlockCache;
 use crate::blocks::Blocks;
 use crate::error::DataError;
 use crate::location::Location;
-use crate::order::WINDOW_BYTES;
 use crate::row::Row;
 use crate::source::Source;
 
@@ -75,33 +74,41 @@ impl ArrowFile {
                 .collect(),
             blocks: Arc::new(blocks),
             decoder: Mutex::default(),
-            cache: BlockCache::new(2 * WINDOW_BYTES),
+            cache: BlockCache::default(),
         })
     }
 
     fn batch(&self, index: usize) -> Result<Arc<RecordBatch>, DataError> {
-        self.cache.get(index, || {
-            let Batch {
-                block,
-                num_dictionaries,
-            } = &self.batches[index];
-            let decode = || -> Result<RecordBatch, ArrowError> {
-                let decoder = self.decoder(*num_dictionaries)?;
-                let batch = decoder.read_record_batch(block, &self.bytes(block)?)?;
-                batch.ok_or_else(|| ArrowError::IpcError("an empty message".to_owned()))
-            };
-            let batch = decode().map_err(|error| {
-                let rows = self.blocks.rows(index);
-                super::unreadable(&self.path, rows, &error)
-            })?;
-            let bytes = batch.get_array_memory_size() as u64;
-            Ok((batch, bytes))
-        })
+        if let Some(batch) = self.cache.find(index) {
+            return Ok(batch);
+        }
+        // One worker decodes, and others that want the same wait for it.
+        let mut last = self.decoder.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(batch) = self.cache.find(index) {
+            return Ok(batch);
+        }
+        let Batch {
+            block,
+            num_dictionaries,
+        } = &self.batches[index];
+        let mut decode = || -> Result<RecordBatch, ArrowError> {
+            let decoder = self.decoder(*num_dictionaries, &mut last)?;
+            let batch = decoder.read_record_batch(block, &self.bytes(block)?)?;
+            batch.ok_or_else(|| ArrowError::IpcError("an empty message".to_owned()))
+        };
+        let batch = decode().map_err(|error| {
+            let rows = self.blocks.rows(index);
+            super::unreadable(&self.path, rows, &error)
+        })?;
+        Ok(self.cache.put(index, self.blocks.bytes(index), batch))
     }
 
-    fn decoder(&self, num_dictionaries: usize) -> Result<Arc<FileDecoder>, ArrowError> {
-        let mut last = self.decoder.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((known, decoder)) = &*last
+    fn decoder(
+        &self,
+        num_dictionaries: usize,
+        last: &mut Option<(usize, Arc<FileDecoder>)>,
+    ) -> Result<Arc<FileDecoder>, ArrowError> {
+        if let Some((known, decoder)) = last
             && *known == num_dictionaries
         {
             return Ok(Arc::clone(decoder));

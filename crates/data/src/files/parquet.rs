@@ -2,12 +2,11 @@
 //!
 //! The footer says how many rows a row group has and what they take. A row group is read in blocks of about
 //! [`BLOCK_BYTES`], one after another, page by page: so a file with a single row group of any size takes no more memory
-//! than another. A reader that has come to the end of a block waits there for the next; to begin in the middle of a row
-//! group, the pages before are skipped by the file's page index if it has one, else decompressed.
+//! than another. A reader that has come to the end of a block waits there for the next, so that a row group is gone through
+//! once; to begin in its middle, the pages before are skipped by the file's page index if it has one, else decompressed.
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -52,8 +51,8 @@ pub(super) struct ParquetFile {
     cache: BlockCache<RecordBatch>,
 }
 
-/// Has read up to `block`.
 struct WaitingReader {
+    /// What it gives next.
     block: usize,
     reader: ParquetRecordBatchReader,
 }
@@ -100,58 +99,73 @@ impl ParquetFile {
             groups,
             runs,
             readers: Mutex::default(),
-            cache: BlockCache::new(2 * WINDOW_BYTES),
+            cache: BlockCache::default(),
         })
     }
 
     fn batch(&self, block: usize) -> Result<Arc<RecordBatch>, DataError> {
-        self.cache.get(block, || {
-            let rows = self.blocks.rows(block);
-            let decoded = self.decode(block, &rows);
-            let batch = decoded.map_err(|error| super::unreadable(&self.path, rows, &error))?;
-            let bytes = batch.get_array_memory_size() as u64;
-            Ok((batch, bytes))
-        })
-    }
-
-    fn decode(
-        &self,
-        block: usize,
-        rows: &Range<u64>,
-    ) -> Result<RecordBatch, Box<dyn std::error::Error + Send + Sync>> {
-        let mut reader = match self.waiting_reader(block) {
-            Some(reader) => reader,
-            None => self.reader_at(block)?,
-        };
-        let batch = reader
-            .next()
-            .ok_or("there are fewer rows than its footer says")??;
-        let wanted = rows.end - rows.start;
-        if batch.num_rows() as u64 != wanted {
-            return Err(
-                format!("{} rows, where its footer says {wanted}", batch.num_rows()).into(),
-            );
+        if let Some(batch) = self.cache.find(block) {
+            return Ok(batch);
         }
-        self.let_wait(block + 1, reader);
+        // One worker decodes, and others that want the same wait for it.
+        let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(batch) = self.cache.find(block) {
+            return Ok(batch);
+        }
+        let first = self.stretch_start(block);
+        let waiting = readers
+            .iter()
+            .position(|it| (first..=block).contains(&it.block));
+        let mut waiting = match waiting {
+            Some(at) => readers.remove(at),
+            None => WaitingReader {
+                block: first,
+                reader: self.reader_at(first).map_err(|error| {
+                    super::unreadable(&self.path, self.blocks.rows(first), &error)
+                })?,
+            },
+        };
+        // Those before it are of the same window, or nearly all: they will be wanted, and have to be gone through anyway.
+        let batch = loop {
+            let at = waiting.block;
+            let batch = self.next_block(&mut waiting)?;
+            if at == block {
+                break batch;
+            }
+        };
+        if self.runs.get(waiting.block) == self.runs.get(block) {
+            if readers.len() == MAX_READERS {
+                readers.remove(0);
+            }
+            readers.push(waiting);
+        }
         Ok(batch)
     }
 
-    fn waiting_reader(&self, block: usize) -> Option<ParquetRecordBatchReader> {
-        let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = readers.iter().position(|waiting| waiting.block == block)?;
-        Some(readers.remove(at).reader)
+    /// Where reading begins for `block` if no reader waits before it: at a stretch of blocks that makes a window.
+    fn stretch_start(&self, block: usize) -> usize {
+        const STRETCH: usize = (WINDOW_BYTES / BLOCK_BYTES) as usize;
+        let first = self.blocks.run(self.runs[block]).start;
+        first + (block - first) / STRETCH * STRETCH
     }
 
-    fn let_wait(&self, block: usize, reader: ParquetRecordBatchReader) {
-        let is_at_end = self.runs.get(block) != self.runs.get(block - 1);
-        if is_at_end {
-            return;
+    fn next_block(&self, waiting: &mut WaitingReader) -> Result<Arc<RecordBatch>, DataError> {
+        let block = waiting.block;
+        let rows = self.blocks.rows(block);
+        let bad = |error: &dyn ToString| super::unreadable(&self.path, rows.clone(), error);
+        let batch = match waiting.reader.next() {
+            Some(Ok(batch)) => batch,
+            Some(Err(error)) => return Err(bad(&error)),
+            None => return Err(bad(&"there are fewer rows than its footer says")),
+        };
+        let (found, wanted) = (batch.num_rows() as u64, rows.end - rows.start);
+        if found != wanted {
+            return Err(bad(&format!(
+                "{found} rows, where its footer says {wanted}"
+            )));
         }
-        let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
-        if readers.len() == MAX_READERS {
-            readers.remove(0);
-        }
-        readers.push(WaitingReader { block, reader });
+        waiting.block += 1;
+        Ok(self.cache.put(block, self.blocks.bytes(block), batch))
     }
 
     fn reader_at(
