@@ -239,7 +239,14 @@ fn ends_and_settings_of_a_base_are_carried_on() {
             (&json!(0.6), &json!(0.9))
         );
         assert_eq!(saved["bos_token_id"], 3);
-        let config = read_json(&folder.join("config.json"));
+        // A folder with an adapter is none of a whole model, so the base's is among what is ours.
+        let is_adapter = folder.join("adapter_config.json").exists();
+        let config = if is_adapter {
+            "trainer_state/config.json"
+        } else {
+            "config.json"
+        };
+        let config = read_json(&folder.join(config));
         assert_eq!(
             (&config["bos_token_id"], &config["eos_token_id"]),
             (&json!(3), &json!([9, 5]))

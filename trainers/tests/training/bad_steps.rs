@@ -333,7 +333,10 @@ fn too_many_skips_in_a_row_stop_the_run() {
         .unwrap();
     let (bad, checkpoint) = stopped(job, dir.path());
     assert_eq!((bad.step, bad.skipped_before), (3, 2));
-    assert!(checkpoint.unwrap().ends_with("step-00000002"));
+    assert_eq!(
+        checkpoint, None,
+        "weights that are not finite are not saved"
+    );
 }
 
 fn training(guard: StepGuard) -> Training {
