@@ -17,6 +17,13 @@ pub enum Layout {
     Grouped(usize),
 }
 
+impl Layout {
+    /// What collators of one example a row call `packing`.
+    pub(crate) fn of(packing: bool) -> Self {
+        if packing { Self::Packed } else { Self::Padded }
+    }
+}
+
 /// What the model's output at a position is a prediction of.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Prediction {

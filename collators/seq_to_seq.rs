@@ -68,26 +68,22 @@ impl SeqToSeqCollator {
         field: &str,
         (start, end): (&[u32], &[u32]),
     ) -> Result<Vec<u32>, DataError> {
-        let Column::Text(text) = row.get(field)? else {
-            return match row.get(field)? {
-                Column::Ints(_) => ids(row, field),
-                other => Err(row.wrong(field, "a string or a list of token ids", other)),
-            };
-        };
-        let mut tokens = start.to_vec();
-        self.tokenizer.encode_into(text, &mut tokens)?;
-        tokens.extend_from_slice(end);
-        Ok(tokens)
+        match row.get(field)? {
+            Column::Ints(_) => ids(row, field),
+            Column::Text(text) => {
+                let mut tokens = start.to_vec();
+                self.tokenizer.encode_into(text, &mut tokens)?;
+                tokens.extend_from_slice(end);
+                Ok(tokens)
+            }
+            other => Err(row.wrong(field, "a string or a list of token ids", other)),
+        }
     }
 }
 
 impl Collator for SeqToSeqCollator {
     fn layout(&self) -> Layout {
-        if self.config.packing {
-            Layout::Packed
-        } else {
-            Layout::Padded
-        }
+        Layout::of(self.config.packing)
     }
 
     fn encode(&self, row: &Row, examples: &mut Examples) -> Result<(), DataError> {

@@ -60,11 +60,7 @@ impl SimpleCollator {
 
 impl Collator for SimpleCollator {
     fn layout(&self) -> Layout {
-        if self.config.packing {
-            Layout::Packed
-        } else {
-            Layout::Padded
-        }
+        Layout::of(self.config.packing)
     }
 
     fn encode(&self, row: &Row, examples: &mut Examples) -> Result<(), DataError> {

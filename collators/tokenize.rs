@@ -56,11 +56,7 @@ impl TokenizeCollator {
 
 impl Collator for TokenizeCollator {
     fn layout(&self) -> Layout {
-        if self.config.packing {
-            Layout::Packed
-        } else {
-            Layout::Padded
-        }
+        Layout::of(self.config.packing)
     }
 
     fn encode(&self, row: &Row, examples: &mut Examples) -> Result<(), DataError> {

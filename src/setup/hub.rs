@@ -47,12 +47,14 @@ pub(crate) fn named(text: &str) -> Option<Result<Reference, HubError>> {
     let is_file = [".safetensors", ".gguf", ".json"]
         .iter()
         .any(|end| text.ends_with(end));
-    let is_id = text.matches('/').count() == 1
-        && !text.starts_with(['.', '~'])
-        && !is_file
-        && !Path::new(text).exists();
+    let is_id = may_be_id(text) && !is_file && !Path::new(text).exists();
     let reference = is_id.then(|| Reference::parse(text, RepoKind::Model));
     reference.filter(Result::is_ok)
+}
+
+/// Whether `text` has the form of `user/name`, which a path may have too.
+pub(super) fn may_be_id(text: &str) -> bool {
+    text.matches('/').count() == 1 && !text.starts_with(['.', '/', '~'])
 }
 
 /// The folder, or the file, that `text` means: itself, unless it is on the Hub.

@@ -12,7 +12,7 @@ use tt_data::{
 };
 use tt_hub::{Hub, Reference, RepoKind, Snapshot, Wait};
 
-use super::hub::Files;
+use super::hub::{Files, may_be_id};
 
 /// What `data.dataset.url` calls it.
 const HF: &str = "hf";
@@ -22,8 +22,7 @@ pub(super) fn source<'a, B: Clone>(url: &'a str, sources: &Table<B>) -> &'a str 
     if sources.get(url).is_ok() {
         return url;
     }
-    let is_id = url.matches('/').count() == 1 && !url.starts_with(['.', '/', '~']);
-    if Reference::is_url(url) || is_id {
+    if Reference::is_url(url) || may_be_id(url) {
         HF
     } else {
         url

@@ -82,6 +82,11 @@ impl Blocks {
         self.runs.len() - 1
     }
 
+    /// The run that block `index` is in.
+    pub fn run_of(&self, index: usize) -> usize {
+        self.runs.partition_point(|&start| start <= index) - 1
+    }
+
     /// The blocks of run `index`.
     pub fn run(&self, index: usize) -> Range<usize> {
         self.runs[index]..self.runs[index + 1]

@@ -8,6 +8,14 @@ use crate::row::Row;
 use crate::source::Source;
 
 /// The rows of several sources that end, in order.
+pub(crate) fn concat(mut sources: Vec<Arc<dyn Source>>) -> Arc<dyn Source> {
+    match sources.len() {
+        1 => sources.remove(0),
+        _ => Arc::new(Concat::new(sources)),
+    }
+}
+
+/// Sources as one.
 pub(crate) struct Concat {
     parts: Vec<Arc<dyn Source>>,
     /// The first row of each, and the number of all.
@@ -16,7 +24,7 @@ pub(crate) struct Concat {
 }
 
 impl Concat {
-    pub(crate) fn new(parts: Vec<Arc<dyn Source>>) -> Self {
+    fn new(parts: Vec<Arc<dyn Source>>) -> Self {
         Self::of(parts, |blocks| {
             Blocks::concat(blocks.iter().map(|it| &**it))
         })

@@ -7,7 +7,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
@@ -16,142 +16,107 @@ use arrow_ipc::reader::{FileDecoder, read_footer_length};
 use arrow_ipc::{Block, Message, MessageHeader, MetadataVersion, root_as_footer, root_as_message};
 use arrow_schema::{ArrowError, SchemaRef};
 
-use super::columns;
-use crate::block_cache::BlockCache;
+use super::block_file::{BlockFile, Decoder, Undecoded};
 use crate::blocks::Blocks;
 use crate::error::DataError;
-use crate::location::Location;
-use crate::row::Row;
-use crate::source::Source;
 
 const MAGIC: &[u8; 6] = b"ARROW1";
 const CONTINUATION: [u8; 4] = [0xff; 4];
 /// What a compressed body may grow to, for the reckoning of memory.
 const COMPRESSION: u64 = 3;
 
-/// The rows of one file or stream.
-pub(super) struct ArrowFile {
-    path: Arc<Path>,
+/// The rows of the file or stream at `path`, of `columns` if given.
+pub(super) fn open(
+    path: &Path,
+    columns: Option<&[String]>,
+) -> Result<BlockFile<Batches>, DataError> {
+    let file = File::open(path).map_err(DataError::io(path))?;
+    let index = Index::read(&file, path)?;
+    let schema = index
+        .schema
+        .ok_or_else(|| DataError::file(path, "no Arrow stream: it has no schema"))?;
+    let projection = super::project(schema.fields(), columns, path)?;
+    let mut blocks = Blocks::default();
+    blocks.add_run(index.batches.iter().map(|(_, rows, bytes)| (*rows, *bytes)));
+    let batches = index.batches.into_iter();
+    let decoder = Batches {
+        file,
+        schema,
+        version: index.version,
+        projection,
+        dictionaries: index.dictionaries,
+        batches: batches
+            .filter_map(|(batch, rows, _)| (rows > 0).then_some(batch))
+            .collect(),
+        last: None,
+    };
+    Ok(BlockFile::new(path, blocks, decoder))
+}
+
+/// Record batches, each a block.
+pub(super) struct Batches {
     file: File,
     schema: SchemaRef,
     version: MetadataVersion,
     projection: Option<Vec<usize>>,
     dictionaries: Vec<Block>,
     batches: Vec<Batch>,
-    blocks: Arc<Blocks>,
     /// The last decoder, and of how many dictionaries it knows.
-    decoder: Mutex<Option<(usize, Arc<FileDecoder>)>>,
-    cache: BlockCache<RecordBatch>,
+    last: Option<(usize, FileDecoder)>,
 }
 
 /// A record batch that has rows.
+#[derive(Clone, Copy)]
 struct Batch {
     block: Block,
     /// The dictionaries that stand before it: in a stream one may take the place of another.
     num_dictionaries: usize,
 }
 
-impl ArrowFile {
-    pub(super) fn open(path: &Path, columns: Option<&[String]>) -> Result<Self, DataError> {
-        let file = File::open(path).map_err(DataError::io(path))?;
-        let index = Index::read(&file, path)?;
-        let schema = index
-            .schema
-            .ok_or_else(|| DataError::file(path, "no Arrow stream: it has no schema"))?;
-        let projection = super::project(schema.fields(), columns, path)?;
-        let mut blocks = Blocks::default();
-        blocks.add_run(index.batches.iter().map(|(_, rows, bytes)| (*rows, *bytes)));
-        let batches = index.batches.into_iter();
-        Ok(Self {
-            path: Arc::from(path),
-            file,
-            schema,
-            version: index.version,
-            projection,
-            dictionaries: index.dictionaries,
-            batches: batches
-                .filter_map(|(batch, rows, _)| (rows > 0).then_some(batch))
-                .collect(),
-            blocks: Arc::new(blocks),
-            decoder: Mutex::default(),
-            cache: BlockCache::default(),
-        })
+impl Decoder for Batches {
+    fn decode(
+        &mut self,
+        block: usize,
+        _: &Blocks,
+        keep: &mut dyn FnMut(usize, RecordBatch) -> Arc<RecordBatch>,
+    ) -> Result<Arc<RecordBatch>, Undecoded> {
+        let batch = self.batch(block);
+        let batch = batch.map_err(|error| Undecoded::new(block, error))?;
+        Ok(keep(block, batch))
     }
+}
 
-    fn batch(&self, index: usize) -> Result<Arc<RecordBatch>, DataError> {
-        if let Some(batch) = self.cache.find(index) {
-            return Ok(batch);
-        }
-        // One worker decodes, and others that want the same wait for it.
-        let mut last = self.decoder.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(batch) = self.cache.find(index) {
-            return Ok(batch);
-        }
+impl Batches {
+    fn batch(&mut self, index: usize) -> Result<RecordBatch, ArrowError> {
         let Batch {
             block,
             num_dictionaries,
-        } = &self.batches[index];
-        let mut decode = || -> Result<RecordBatch, ArrowError> {
-            let decoder = self.decoder(*num_dictionaries, &mut last)?;
-            let batch = decoder.read_record_batch(block, &self.bytes(block)?)?;
-            batch.ok_or_else(|| ArrowError::IpcError("an empty message".to_owned()))
+        } = self.batches[index];
+        let decoder = match self.last.take() {
+            Some((known, decoder)) if known == num_dictionaries => decoder,
+            _ => self.decoder(num_dictionaries)?,
         };
-        let batch = decode().map_err(|error| {
-            let rows = self.blocks.rows(index);
-            super::unreadable(&self.path, rows, &error)
-        })?;
-        Ok(self.cache.put(index, self.blocks.bytes(index), batch))
+        let (_, decoder) = self.last.insert((num_dictionaries, decoder));
+        let batch = decoder.read_record_batch(&block, &bytes(&self.file, &block)?)?;
+        batch.ok_or_else(|| ArrowError::IpcError("an empty message".to_owned()))
     }
 
-    fn decoder(
-        &self,
-        num_dictionaries: usize,
-        last: &mut Option<(usize, Arc<FileDecoder>)>,
-    ) -> Result<Arc<FileDecoder>, ArrowError> {
-        if let Some((known, decoder)) = last
-            && *known == num_dictionaries
-        {
-            return Ok(Arc::clone(decoder));
-        }
+    fn decoder(&self, num_dictionaries: usize) -> Result<FileDecoder, ArrowError> {
         let mut decoder = FileDecoder::new(Arc::clone(&self.schema), self.version);
         if let Some(projection) = &self.projection {
             decoder = decoder.with_projection(projection.clone());
         }
         for block in &self.dictionaries[..num_dictionaries] {
-            decoder.read_dictionary(block, &self.bytes(block)?)?;
+            decoder.read_dictionary(block, &bytes(&self.file, block)?)?;
         }
-        let decoder = Arc::new(decoder);
-        *last = Some((num_dictionaries, Arc::clone(&decoder)));
         Ok(decoder)
-    }
-
-    fn bytes(&self, block: &Block) -> std::io::Result<Buffer> {
-        let mut bytes = vec![0; block.metaDataLength() as usize + block.bodyLength() as usize];
-        self.file.read_exact_at(&mut bytes, block.offset() as u64)?;
-        Ok(Buffer::from(bytes))
     }
 }
 
-impl Source for ArrowFile {
-    fn num_rows(&self) -> Option<u64> {
-        Some(self.blocks.num_rows())
-    }
-
-    fn blocks(&self) -> Option<Arc<Blocks>> {
-        Some(Arc::clone(&self.blocks))
-    }
-
-    fn read(&self, index: u64, row: &mut Row) -> Result<(), DataError> {
-        let block = self.blocks.of_row(index);
-        let batch = self.batch(block)?;
-        let within = (index - self.blocks.rows(block).start) as usize;
-        columns::read_row(&batch, within, row);
-        row.at = Location::Row {
-            file: Arc::clone(&self.path),
-            row: index,
-        };
-        Ok(())
-    }
+fn bytes(file: &File, block: &Block) -> std::io::Result<Buffer> {
+    let mut bytes = vec![0; block.metaDataLength() as usize + block.bodyLength() as usize];
+    file.read_exact_at(&mut bytes, block.offset() as u64)?;
+    Ok(Buffer::from(bytes))
 }
 
 /// Where messages are.

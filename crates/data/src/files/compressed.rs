@@ -11,6 +11,7 @@ use std::path::Path;
 
 use flate2::bufread::MultiGzDecoder;
 
+use super::read_at::ReadAt;
 use crate::error::DataError;
 
 /// A file of plain bytes.
@@ -21,7 +22,7 @@ impl Plain {
         let file = File::open(path).map_err(DataError::io(path))?;
         let mut start = [0; 4];
         let known = read_some(&file, &mut start).map_err(DataError::io(path))?;
-        let reader = io::BufReader::with_capacity(1 << 16, Reader { file: &file, at: 0 });
+        let reader = io::BufReader::with_capacity(1 << 16, ReadAt { file: &file, at: 0 });
         let bad =
             |error: io::Error| DataError::file(path, format!("it is cut off or damaged: {error}"));
         let plain = match &start[..known] {
@@ -36,7 +37,7 @@ impl Plain {
     }
 
     pub(super) fn reader(&self) -> impl Read {
-        Reader {
+        ReadAt {
             file: &self.0,
             at: 0,
         }
@@ -81,18 +82,5 @@ fn unpack(
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(bad(error)),
         }
-    }
-}
-
-struct Reader<'a> {
-    file: &'a File,
-    at: u64,
-}
-
-impl Read for Reader<'_> {
-    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        let read = self.file.read_at(bytes, self.at)?;
-        self.at += read as u64;
-        Ok(read)
     }
 }

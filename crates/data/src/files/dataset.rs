@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::split::Split;
 use super::{Format, find, fingerprint, open};
-use crate::concat::Concat;
+use crate::concat::concat;
 use crate::config::{DataConfig, typed_kwargs};
 use crate::error::DataError;
 use crate::part::{HeldOut, Slice};
@@ -199,7 +199,9 @@ fn open_dataset(config: &DataConfig, format: Option<Format>) -> Result<Dataset, 
         val_split = Some(VALIDATION.to_owned());
     }
     let columns = own.columns.as_deref();
-    let mut read = |key, parts: &[Split]| files.rows(key, parts, format, columns, &mut hasher);
+    let mut opened = BTreeMap::new();
+    let mut read =
+        |key, parts: &[Split]| files.rows(key, parts, format, columns, &mut hasher, &mut opened);
     let train = read(SPLIT, &split)?;
     let (train, validation): (Arc<dyn Source>, Arc<dyn Source>) = match val_split {
         Some(text) => (train, read(VAL_SPLIT, &parse(VAL_SPLIT, &text)?)?),
@@ -297,6 +299,7 @@ impl Files {
         format: Option<Format>,
         columns: Option<&[String]>,
         hasher: &mut blake3::Hasher,
+        opened: &mut BTreeMap<String, Arc<dyn Source>>,
     ) -> Result<Arc<dyn Source>, DataError> {
         let mut sources = Vec::new();
         for part in parts {
@@ -304,7 +307,12 @@ impl Files {
                 return Err(no_split(key, &part.name, self.0.keys().map(String::as_str)));
             };
             fingerprint(paths, hasher)?;
-            let whole = open(paths, format, columns)?;
+            // Training and validation may be parts of one split, of which the files are gone through once.
+            let whole = match opened.get(&part.name) {
+                Some(whole) => Arc::clone(whole),
+                None => open(paths, format, columns)?,
+            };
+            opened.insert(part.name.clone(), Arc::clone(&whole));
             let num_rows = whole.num_rows().unwrap_or_default();
             let rows = part.rows(num_rows);
             sources.push(if rows == (0..num_rows) {
@@ -313,10 +321,7 @@ impl Files {
                 Arc::new(Slice::new(whole, rows))
             });
         }
-        Ok(match sources.len() {
-            1 => sources.remove(0),
-            _ => Arc::new(Concat::new(sources)),
-        })
+        Ok(concat(sources))
     }
 
     fn describe(&self) -> String {
@@ -378,9 +383,7 @@ fn saved_shards(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
 }
 
 fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, DataError> {
-    let bytes = fs::read(path).map_err(DataError::io(path))?;
-    let bad = |error: serde_json::Error| DataError::file(path, error.to_string());
-    serde_json::from_slice(&bytes).map_err(bad)
+    tt_disk::read_json(path).map_err(|error| DataError::io(path)(error.into()))
 }
 
 /// The files below `folder`, those that begin with a point left out.

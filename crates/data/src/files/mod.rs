@@ -1,6 +1,7 @@
 //! Files of rows: Parquet, Arrow and JSON, each read row by row when a row's turn comes.
 
 mod arrow;
+mod block_file;
 mod check;
 mod columns;
 mod compressed;
@@ -8,10 +9,10 @@ mod dataset;
 mod find;
 mod json;
 mod parquet;
+mod read_at;
 mod split;
 
 use std::fs::File;
-use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,7 +24,7 @@ pub use dataset::{DataFiles, FilesConfig, HubConfig, Paths, by_split, holds_rows
 pub(crate) use dataset::{open_arrow, open_files, open_hub, open_jsonl, open_parquet};
 pub(crate) use find::find;
 
-use crate::concat::Concat;
+use crate::concat::concat;
 use crate::error::DataError;
 use crate::source::Source;
 
@@ -57,8 +58,8 @@ impl Format {
 
     fn open(self, path: &Path, columns: Option<&[String]>) -> Result<Arc<dyn Source>, DataError> {
         Ok(match self {
-            Self::Parquet => Arc::new(parquet::ParquetFile::open(path, columns)?),
-            Self::Arrow => Arc::new(arrow::ArrowFile::open(path, columns)?),
+            Self::Parquet => Arc::new(parquet::open(path, columns)?),
+            Self::Arrow => Arc::new(arrow::open(path, columns)?),
             Self::Json => Arc::new(json::JsonFile::open(path, columns)?),
         })
     }
@@ -78,11 +79,7 @@ pub(crate) fn open(
         })?;
         format.open(path, columns)
     });
-    let mut sources = sources.collect::<Result<Vec<_>, _>>()?;
-    Ok(match sources.len() {
-        1 => sources.remove(0),
-        _ => Arc::new(Concat::new(sources)),
-    })
+    Ok(concat(sources.collect::<Result<_, _>>()?))
 }
 
 /// What changes when the content of `files` does: length, beginning and end of each, as reading all of it would take as
@@ -127,14 +124,4 @@ fn project(
     places.sort_unstable();
     places.dedup();
     Ok(Some(places))
-}
-
-fn unreadable(path: &Path, rows: Range<u64>, error: &dyn ToString) -> DataError {
-    let message = format!(
-        "rows {} to {} cannot be read: {}",
-        rows.start,
-        rows.end - 1,
-        error.to_string()
-    );
-    DataError::file(path, message)
 }
