@@ -2,12 +2,11 @@
 //! ended; elsewhere a line when a job starts and one when it ends.
 
 use std::collections::BTreeMap;
-use std::env;
-use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use tt_metrics::terminal;
 use tt_report::{Column, Table, number};
 use tt_train::TrainerConfig;
 
@@ -47,9 +46,7 @@ struct Row {
 impl Display {
     /// A live table if standard output is a terminal that can show one, and `logging.progress` leaves it to us.
     pub(crate) fn new(progress: Option<&str>) -> Self {
-        let is_terminal =
-            io::stdout().is_terminal() && env::var_os("TERM").is_none_or(|term| term != "dumb");
-        let is_live = is_terminal && progress.is_none_or(|progress| progress == "auto");
+        let is_live = terminal::is_capable() && progress.is_none_or(|progress| progress == "auto");
         Self::with(is_live.then(ProgressDrawTarget::stdout))
     }
 

@@ -4,8 +4,7 @@
 //! that stream are ignored: a closed pipe must not end a run.
 
 use std::{
-    env,
-    io::{self, IsTerminal, Write},
+    io::{self, Write},
     time::{Duration, Instant},
 };
 
@@ -17,7 +16,7 @@ use crate::{
     config::Progress,
     record::Record,
     sink::{End, RunInfo, Sink, SinkResult},
-    text, transcript,
+    terminal, text, transcript,
 };
 
 /// `kwargs` of `console.Console`.
@@ -126,7 +125,7 @@ impl Sink for Console {
         self.num_steps = run.num_steps;
         self.log_interval = run.log_interval;
         self.start = Instant::now();
-        if self.progress == Progress::Auto && is_capable_terminal() {
+        if self.progress == Progress::Auto && terminal::is_capable() {
             let target = ProgressDrawTarget::stdout();
             self.show = Show::Bar(bar(target, run.step, run.num_steps));
         }
@@ -179,8 +178,8 @@ impl Sink for Console {
 }
 
 fn bar(target: ProgressDrawTarget, first_step: u64, num_steps: Option<u64>) -> ProgressBar {
-    let no_color = env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
-    let style = ProgressStyle::with_template(template(!no_color, num_steps.is_some()))
+    let has_color = !terminal::refuses_colours();
+    let style = ProgressStyle::with_template(template(has_color, num_steps.is_some()))
         .unwrap_or_else(|_| ProgressStyle::default_bar())
         .progress_chars("=> ");
     let bar = ProgressBar::with_draw_target(num_steps, target).with_style(style);
@@ -194,10 +193,6 @@ fn template(color: bool, has_length: bool) -> &'static str {
         (true, false) => "step {pos}/{len} [{bar:12}] {wide_msg}",
         (false, _) => "step {pos}  {wide_msg}",
     }
-}
-
-fn is_capable_terminal() -> bool {
-    io::stdout().is_terminal() && env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
 #[cfg(test)]

@@ -35,6 +35,7 @@ mod record;
 mod sink;
 mod summary;
 mod tail;
+pub mod terminal;
 mod text;
 pub mod transcript;
 

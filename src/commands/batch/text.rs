@@ -1,9 +1,9 @@
 //! Batches for a terminal: what the loss counts stands out, what it does not is dim. Without colours what it does not count
 //! is within ‹ ›.
 
-use std::env;
 use std::fmt::Write;
-use std::io::{self, IsTerminal};
+
+use tt_metrics::terminal;
 
 use super::shown::{Piece, Shown, ShownRow};
 
@@ -17,9 +17,7 @@ pub(super) enum Colours {
 impl Colours {
     /// As the terminal and `NO_COLOR` say.
     pub(super) fn of_terminal() -> Self {
-        let is_refused = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        let is_dumb = env::var_os("TERM").is_some_and(|term| term == "dumb");
-        if io::stdout().is_terminal() && !is_refused && !is_dumb {
+        if terminal::is_capable() && !terminal::refuses_colours() {
             Self::Yes
         } else {
             Self::No

@@ -24,6 +24,14 @@ struct World {
 }
 
 impl World {
+    /// Where a part of the large file is kept; its folder is there.
+    fn partial(&self, snapshot: &Snapshot) -> PathBuf {
+        let oid = snapshot.file(LARGE).unwrap().oid.as_ref().unwrap();
+        let blobs = self.folder.path().join("models--u--n/blobs");
+        fs::create_dir_all(&blobs).unwrap();
+        blobs.join(format!("{}.incomplete", oid.hex()))
+    }
+
     fn new() -> Self {
         let server = Server::start();
         let content = noise(SIZE);
@@ -266,17 +274,8 @@ fn a_partial_file_of_something_else_costs_one_more_download() {
     ] {
         let world = World::new();
         let snapshot = world.hub().resolve(&reference(), Wait::QUIET).unwrap();
-        let oid = snapshot
-            .file(LARGE)
-            .unwrap()
-            .oid
-            .as_ref()
-            .unwrap()
-            .hex()
-            .to_owned();
-        let blobs = world.folder.path().join("models--u--n/blobs");
-        fs::create_dir_all(&blobs).unwrap();
-        fs::write(blobs.join(format!("{oid}.incomplete")), left).unwrap();
+        let partial = world.partial(&snapshot);
+        fs::write(partial, left).unwrap();
         let path = world.hub().download(&snapshot, LARGE, Wait::QUIET).unwrap();
         assert_eq!(fs::read(path).unwrap(), world.content);
     }
@@ -761,17 +760,7 @@ fn progress_grows_from_what_is_there_to_the_whole() {
 fn a_full_disk_is_said_with_the_file() {
     let world = World::new();
     let snapshot = world.hub().resolve(&reference(), Wait::QUIET).unwrap();
-    let oid = snapshot
-        .file(LARGE)
-        .unwrap()
-        .oid
-        .as_ref()
-        .unwrap()
-        .hex()
-        .to_owned();
-    let blobs = world.folder.path().join("models--u--n/blobs");
-    fs::create_dir_all(&blobs).unwrap();
-    let partial = blobs.join(format!("{oid}.incomplete"));
+    let partial = world.partial(&snapshot);
     std::os::unix::fs::symlink("/dev/full", &partial).unwrap();
     let error = world
         .hub()
