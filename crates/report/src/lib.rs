@@ -15,10 +15,18 @@
 
 mod axis;
 mod csv;
+mod draw;
+mod line_plot;
 pub mod number;
+mod page;
 mod scatter;
+mod smooth;
 mod table;
 
 pub use csv::csv_line;
+pub use draw::DrawError;
+pub use line_plot::{Line, LinePlot};
+pub use page::{Chart, ChartLine, ConfigRow, NextCommand, Page, PageRun, PageSample};
 pub use scatter::{Point, Scatter};
+pub use smooth::{smoothed, usual_weight};
 pub use table::{Column, Table};
