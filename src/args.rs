@@ -72,6 +72,8 @@ pub(crate) struct Options {
     /// Of `runs`.
     pub(crate) sort: RunsOrder,
     pub(crate) generate: GenerateOptions,
+    /// Of `report`: plots over a logarithmic axis of steps.
+    pub(crate) x_is_log: bool,
 }
 
 /// What the command line may say of the batches to show.

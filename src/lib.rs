@@ -34,6 +34,7 @@ mod out;
 mod plugins;
 #[doc(hidden)]
 pub mod reference;
+mod report;
 mod rerun;
 mod setup;
 mod shell;

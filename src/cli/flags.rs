@@ -34,6 +34,7 @@ pub(super) const B: &str = "--b";
 pub(super) const TOLERANCE: &str = "--tolerance";
 pub(super) const MARKDOWN: &str = "--markdown";
 pub(super) const SORT: &str = "--sort";
+pub(super) const LOG_X: &str = "--log-x";
 
 pub(super) const PROMPT: &str = "--prompt";
 pub(super) const PROMPT_FILE: &str = "--prompt-file";
@@ -289,6 +290,16 @@ pub(super) const FLAGS: &[Flag] = &[
         },
     },
     Flag {
+        long: LOG_X,
+        short: None,
+        value: None,
+        about: "With report: draw the plots over a logarithmic axis of steps",
+        set: |args, _| {
+            args.options.x_is_log = true;
+            Ok(())
+        },
+    },
+    Flag {
         long: PROMPT,
         short: None,
         value: Some("TEXT"),
@@ -406,6 +417,7 @@ pub(super) fn owners(flag: &str) -> Option<&'static [&'static str]> {
         commands::RUNS.name,
     ];
     const RUNS: &[&str] = &[commands::RUNS.name];
+    const REPORT: &[&str] = &[commands::REPORT.name];
     match flag {
         MULTIRUN | RERUN_FLAG => Some(TRAIN),
         MEMORY => Some(PLAN),
@@ -415,6 +427,7 @@ pub(super) fn owners(flag: &str) -> Option<&'static [&'static str]> {
         PROMPT | PROMPT_FILE | MAX_NEW_TOKENS | TEMPERATURE | TOP_P | SEED => Some(GENERATE),
         MERGE => Some(EXPORT),
         SORT => Some(RUNS),
+        LOG_X => Some(REPORT),
         _ => None,
     }
 }

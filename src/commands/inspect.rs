@@ -10,7 +10,7 @@ use anyhow::anyhow;
 use serde_json::{Map, Value as Json};
 use tt_config::Node;
 use tt_metrics::last_row_with;
-use tt_run::run_dir::{self, RESOLVED_CONFIG, SUMMARY};
+use tt_run::run_dir::{self, METRICS, RESOLVED_CONFIG, SUMMARY};
 use tt_run::{RecordedRun, RecordedSegment, program, segments};
 
 use crate::args::Options;
@@ -143,7 +143,7 @@ fn summary(run: &Run) -> Result<String, Failure> {
     }
 
     for key in ["loss", "val_loss"] {
-        if let Some(last) = last_row_with(&folder.join("metrics.jsonl"), key) {
+        if let Some(last) = last_row_with(&folder.join(METRICS), key) {
             row(key, format!("{} at step {}", last[key], last["step"]));
         }
     }

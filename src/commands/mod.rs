@@ -7,6 +7,7 @@ mod export;
 mod generate;
 mod inspect;
 mod plan;
+mod report;
 mod runs;
 pub(crate) mod show;
 mod table;
@@ -14,5 +15,6 @@ mod train;
 mod upload;
 
 pub(crate) use table::{
-    BATCH, Command, DIFF, DOCTOR, EXPORT, GENERATE, PLAN, ROOT_CONFIG, RUNS, TABLE, TRAIN, Work,
+    BATCH, Command, DIFF, DOCTOR, EXPORT, GENERATE, PLAN, REPORT, ROOT_CONFIG, RUNS, TABLE, TRAIN,
+    Work,
 };

@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::Value as Json;
 use tt_metrics::last_row_with;
 use tt_report::{Column, Table, number};
-use tt_run::run_dir::{self, RESOLVED_CONFIG, SUMMARY};
+use tt_run::run_dir::{self, METRICS, RESOLVED_CONFIG, SUMMARY};
 use tt_run::{RunDir, RunDirError};
 
 use crate::args::{Options, RunsOrder};
@@ -26,7 +26,7 @@ const MOST_LEVELS: usize = 6;
 pub(crate) fn run(folders: &[String], options: &Options) -> Result<ExitCode, Failure> {
     let mut runs = Vec::new();
     for folder in given_or_usual(folders)? {
-        collect(&folder, MOST_LEVELS, &mut runs);
+        runs.extend(run_folders(&folder).iter().map(|run| RunSummary::read(run)));
     }
     runs.sort_by(|a, b| options.sort.compare(a, b).then_with(|| a.run.cmp(&b.run)));
     if options.json {
@@ -102,9 +102,16 @@ impl State {
 }
 
 /// The runs in `folder` and below it. A run's folder has no other run in it.
-fn collect(folder: &Path, levels: usize, runs: &mut Vec<RunSummary>) {
+pub(super) fn run_folders(folder: &Path) -> Vec<PathBuf> {
+    let mut runs = Vec::new();
+    collect(folder, MOST_LEVELS, &mut runs);
+    runs.sort();
+    runs
+}
+
+fn collect(folder: &Path, levels: usize, runs: &mut Vec<PathBuf>) {
     if folder.join(RESOLVED_CONFIG).is_file() {
-        runs.push(RunSummary::read(folder));
+        runs.push(folder.to_owned());
         return;
     }
     if levels == 0 {
@@ -123,7 +130,7 @@ impl RunSummary {
     fn read(run: &Path) -> Self {
         let json = |name: &str| tt_disk::read_json::<Json>(&run.join(name)).unwrap_or_default();
         let (config, summary) = (json(RESOLVED_CONFIG), json(SUMMARY));
-        let row = |key| last_row_with(&run.join("metrics.jsonl"), key).unwrap_or_default();
+        let row = |key| last_row_with(&run.join(METRICS), key).unwrap_or_default();
         let step = row("loss");
         let speed = summary["tokens_per_second"].as_f64();
         Self {

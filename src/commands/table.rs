@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use tt_config::Diagnostics;
 
-use super::{batch, diff, doctor, export, generate, inspect, plan, runs, train, upload};
+use super::{batch, diff, doctor, export, generate, inspect, plan, report, runs, train, upload};
 use crate::args::Options;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
@@ -132,6 +132,13 @@ const INSPECT: Command = Command {
     work: Work::Plain(inspect::run),
 };
 
+/// What shows runs as a page.
+pub(crate) const REPORT: Command = Command {
+    name: "report",
+    about: "Show a run, or several runs or a sweep side by side, as a page: report RUN [RUN ...]",
+    work: Work::Plain(report::run),
+};
+
 /// What lists runs.
 pub(crate) const RUNS: Command = Command {
     name: "runs",
@@ -147,7 +154,7 @@ pub(crate) const DOCTOR: Command = Command {
 };
 
 pub(crate) const TABLE: &[Command] = &[
-    TRAIN, PLAN, BATCH, DIFF, GENERATE, EXPORT, UPLOAD, INSPECT, RUNS, DOCTOR,
+    TRAIN, PLAN, BATCH, DIFF, GENERATE, EXPORT, UPLOAD, INSPECT, RUNS, REPORT, DOCTOR,
 ];
 
 fn check_run(invocation: &Invocation) -> Result<(), Diagnostics> {

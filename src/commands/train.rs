@@ -1,6 +1,6 @@
 //! `tpu-train train`: from a composed configuration to a trained checkpoint.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use tt_checkpoint::Checkpoint;
@@ -12,6 +12,7 @@ use tt_metrics::transcript::{self, CONSOLE_LOG};
 use tt_metrics::{Jsonl, Metrics, RunInfo, Sink, Truncation};
 use tt_nn::ParamTree;
 use tt_run::ending::{advice, command_line, conclude};
+use tt_run::run_dir::{METRICS, SAMPLES};
 use tt_run::{
     Decision, Entered, HeldFolder, OutputDir, Resume, RunDir, RunRequest, Segment, Start,
 };
@@ -21,9 +22,9 @@ use tt_train::{Ending, StopFlag, TrainJob, TrainState};
 use crate::device::report_fallbacks;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
-use crate::out;
 use crate::setup::Setup;
 use crate::setup::job;
+use crate::{out, report};
 
 pub(crate) fn run(mut invocation: Invocation) -> Result<ExitCode, Failure> {
     let setup = Setup::read(&invocation)?;
@@ -72,6 +73,7 @@ fn train(
         warn_of_changes(checkpoint, &data, device)?;
     }
     let sinks = std::mem::take(&mut setup.sinks);
+    let with_report = setup.config.logging.report;
     let mut run = RunInfo {
         name: setup.config.name.clone(),
         project: setup.config.project.clone(),
@@ -125,8 +127,14 @@ fn train(
     ));
     out::line(format!("run folder {}", run_dir.path().display()));
     let metrics = open_metrics(&run, sinks)?;
-    let outcome = prepared
-        .run(run_dir.path(), metrics)
+    let outcome = prepared.run(run_dir.path(), metrics);
+    let outcome = outcome
+        .inspect_err(|_| {
+            // The curves of a run that failed are looked at first of all.
+            if with_report {
+                write_report(run_dir.path());
+            }
+        })
         .map_err(|error| match &error {
             tt_train::Error::BadStep { bad, .. } => {
                 let advice = advice(bad, &run_dir, arguments);
@@ -138,6 +146,9 @@ fn train(
     out::text(
         conclude(&outcome, &baselines, &run_dir, arguments, stretches).map_err(Failure::run)?,
     );
+    if with_report && let Some(path) = write_report(run_dir.path()) {
+        out::line(format!("{:<12}{}", "report", path.display()));
+    }
     Ok(match outcome.ending {
         Ending::Finished => ExitCode::SUCCESS,
         Ending::Stopped => ExitCode::from(signal.exit_code()),
@@ -154,6 +165,15 @@ fn document_start(tokenizer: &Tokenizer) -> Option<String> {
             tokens.join("")
         )
     })
+}
+
+/// The page of the run, or a warning: a report that fails does not fail the run.
+fn write_report(folder: &Path) -> Option<PathBuf> {
+    let written = report::write_run(folder, false);
+    let warn = |error: &anyhow::Error| {
+        out::error_line(format_args!("warning: no report of the run: {error:#}"));
+    };
+    written.inspect_err(warn).ok()
 }
 
 fn finished(folder: &Path) -> ExitCode {
@@ -194,14 +214,8 @@ fn keep_transcript(run_dir: &RunDir, arguments: &[String]) {
 
 /// The record of the run, cut back to the step it goes on from, and its sinks, told of both.
 fn open_metrics(run: &RunInfo, sinks: Vec<(String, Box<dyn Sink>)>) -> Result<Metrics, Failure> {
-    let path = run.dir.join("metrics.jsonl");
-    let (jsonl, truncation) = match run.step {
-        0 => (
-            Jsonl::create(&path).map_err(Failure::run)?,
-            Truncation::default(),
-        ),
-        step => Jsonl::resume(&path, step).map_err(Failure::run)?,
-    };
+    let (jsonl, truncation) = open_rows(run, METRICS)?;
+    let (samples, _) = open_rows(run, SAMPLES)?;
     match truncation.steps_dropped {
         0 => {}
         1 => out::line("1 step after the checkpoint is made again"),
@@ -214,12 +228,22 @@ fn open_metrics(run: &RunInfo, sinks: Vec<(String, Box<dyn Sink>)>) -> Result<Me
             truncation.rows_damaged
         ));
     }
-    let mut metrics = Metrics::new(jsonl);
+    let mut metrics = Metrics::new(jsonl).keeping_samples(samples);
     for (name, sink) in sinks {
         metrics = metrics.with_named(name, sink);
     }
     metrics.start(run, truncation);
     Ok(metrics)
+}
+
+/// A file of rows in the run folder, which ends with those of the step that the run goes on from.
+fn open_rows(run: &RunInfo, name: &str) -> Result<(Jsonl, Truncation), Failure> {
+    let path = run.dir.join(name);
+    match run.step {
+        0 => Jsonl::create(&path).map(|file| (file, Truncation::default())),
+        step => Jsonl::resume(&path, step),
+    }
+    .map_err(Failure::run)
 }
 
 /// How many parameters there are, and how many of them are trained if not all are.

@@ -102,8 +102,8 @@ fn conclude(results: &SweepResults, folder: &std::path::Path) -> anyhow::Result<
         fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))
     };
     write("sweep.csv", results.csv())?;
-    if let Some(svg) = results.svg() {
-        write("sweep.svg", svg)?;
+    if let Some(plot) = results.plot() {
+        write("sweep.svg", plot.svg()?)?;
     }
     out::text(format!("\n{}\n", results.table()));
     match results.best() {

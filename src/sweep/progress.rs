@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use tt_metrics::last_row_with;
+use tt_run::run_dir::METRICS;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Progress {
@@ -15,7 +16,7 @@ pub(crate) struct Progress {
 impl Progress {
     /// The last step on disk, if there is one.
     pub(crate) fn read(job_folder: &Path) -> Option<Self> {
-        last_row_with(&job_folder.join("metrics.jsonl"), "loss").map(|row| Self {
+        last_row_with(&job_folder.join(METRICS), "loss").map(|row| Self {
             step: row["step"].as_u64().unwrap_or_default(),
             loss: row["loss"].as_f64(),
             step_time_ms: row["step_time_ms"].as_f64().unwrap_or_default(),

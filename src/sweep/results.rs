@@ -6,7 +6,7 @@ use indexmap::IndexMap;
 use serde_json::Value;
 use tt_metrics::last_row_with;
 use tt_report::{Column, Point, Scatter, Table, csv_line, number};
-use tt_run::run_dir::SUMMARY;
+use tt_run::run_dir::{METRICS, SUMMARY};
 
 use crate::sweep::config::SweepConfig;
 use crate::sweep::job::{JobState, JobStatus, SweepJob};
@@ -95,7 +95,7 @@ impl SweepResults {
     }
 
     /// The metric of finished jobs against each swept key, if there is any.
-    pub(crate) fn svg(&self) -> Option<String> {
+    pub(crate) fn plot(&self) -> Option<Scatter> {
         let best = self.best()?.num;
         if self.keys.is_empty() {
             return None;
@@ -104,18 +104,16 @@ impl SweepResults {
         let finished = rows.filter(|row| row.status == JobStatus::Finished);
         let point = |row: &Row| {
             Some(Point {
-                name: format!("job {}", row.num),
                 values: row.values.clone(),
                 measured: row.metric?,
                 is_best: row.num == best,
             })
         };
-        let scatter = Scatter {
+        Some(Scatter {
             measure: self.metric.clone(),
             keys: self.keys.clone(),
             points: finished.filter_map(point).collect(),
-        };
-        Some(scatter.svg())
+        })
     }
 
     pub(crate) fn csv(&self) -> String {
@@ -183,7 +181,7 @@ fn metric(folder: &Path, name: &str) -> Option<f64> {
     let summary = summary.and_then(|text| serde_json::from_str::<Value>(&text).ok());
     let in_summary = summary.and_then(|summary| summary.get(name)?.as_f64());
     in_summary.or_else(|| {
-        last_row_with(&folder.join("metrics.jsonl"), name)?
+        last_row_with(&folder.join(METRICS), name)?
             .get(name)?
             .as_f64()
     })

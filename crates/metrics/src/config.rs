@@ -7,14 +7,26 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 /// The group `logging`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LoggingConfig {
     /// How progress is shown on standard output.
     pub progress: Progress,
+    /// Whether a run ends with `report.html` and `plots/` in its folder.
+    pub report: bool,
     /// What else gets the metrics, by a name of your choice: `{type, kwargs}` each. One called `console` takes the
     /// place of the progress on standard output.
     pub sinks: BTreeMap<String, SinkConfig>,
+}
+
+impl Default for LoggingConfig {
+    fn default() -> Self {
+        Self {
+            progress: Progress::default(),
+            report: true,
+            sinks: BTreeMap::new(),
+        }
+    }
 }
 
 /// Something that gets the metrics.

@@ -73,7 +73,11 @@ impl Jsonl {
 
     /// Appends a row; on return the system has it, and a kill cannot lose it.
     pub fn write(&mut self, record: &Record) -> Result<()> {
-        let line = record.to_line()?;
+        self.append_line(&record.to_line()?)
+    }
+
+    /// The same for the text of a row, which has a key `step` and ends with the end of the line.
+    pub(crate) fn append_line(&mut self, line: &str) -> Result<()> {
         if let Err(e) = self.file.write_all(line.as_bytes()) {
             // A full disk may have taken half a line; the rest would be glued to the next row.
             let _ = self.file.set_len(self.position);

@@ -32,6 +32,7 @@ mod environment;
 mod error;
 mod jsonl;
 mod record;
+mod sample;
 mod sink;
 mod summary;
 mod tail;
@@ -49,6 +50,7 @@ pub use environment::{
 pub use error::{Error, Result, with_causes};
 pub use jsonl::{Jsonl, Truncation};
 pub use record::{Record, Scalar, Scalars, StepRecord, TIME_KEYS, ValRecord};
+pub use sample::Sample;
 pub use sink::{BuildSink, End, Metrics, RunInfo, Sink, SinkError, SinkResult};
 pub use summary::Summary;
 pub use tail::last_row_with;

@@ -12,6 +12,7 @@ use crate::{
     error::{Result, with_causes},
     jsonl::{Jsonl, Truncation},
     record::Record,
+    sample::Sample,
 };
 
 /// What a sink has met.
@@ -46,6 +47,12 @@ pub trait Sink: Send {
 
     /// `position` is the length of the JSONL file with this record in it.
     fn record(&mut self, record: &Record, position: u64) -> SinkResult;
+
+    /// What the model has written. The user has been shown it.
+    fn sample(&mut self, sample: &Sample) -> SinkResult {
+        let _ = sample;
+        Ok(())
+    }
 
     /// A line or more for the user.
     fn message(&mut self, text: &str) -> SinkResult {
@@ -97,6 +104,8 @@ pub enum End {
 /// The record of a run and its sinks.
 pub struct Metrics {
     jsonl: Jsonl,
+    /// `samples.jsonl`.
+    samples: Option<Jsonl>,
     sinks: Vec<Named>,
     has_ended: bool,
 }
@@ -111,6 +120,7 @@ impl Metrics {
     pub fn new(jsonl: Jsonl) -> Self {
         Self {
             jsonl,
+            samples: None,
             sinks: Vec::new(),
             has_ended: false,
         }
@@ -132,6 +142,13 @@ impl Metrics {
         self
     }
 
+    /// Where [`Metrics::sample`] keeps samples.
+    #[must_use]
+    pub fn keeping_samples(mut self, samples: Jsonl) -> Self {
+        self.samples = Some(samples);
+        self
+    }
+
     /// Tells the sinks which run it is, and of rows that have been taken back.
     pub fn start(&mut self, run: &RunInfo, truncation: Truncation) {
         self.tell(|sink| sink.start(run));
@@ -147,6 +164,16 @@ impl Metrics {
         self.jsonl.write(&record)?;
         let position = self.jsonl.position();
         self.tell(|sink| sink.record(&record, position));
+        Ok(())
+    }
+
+    /// Keeps what the model has written, and hands it to every sink. It is not shown to the user.
+    pub fn sample(&mut self, sample: &Sample) -> Result<()> {
+        if let Some(samples) = &mut self.samples {
+            let line = serde_json::to_string(sample).expect("a number and two texts");
+            samples.append_line(&(line + "\n"))?;
+        }
+        self.tell(|sink| sink.sample(sample));
         Ok(())
     }
 

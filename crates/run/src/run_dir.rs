@@ -9,7 +9,9 @@
 //!   started_from                           the `resume=PATH` it began from, if it did
 //!   environment.json                       version, git hash, machine
 //!   segments/001/ ...                      the same of each start: see `segments`
-//!   metrics.jsonl  summary.json            what happened; a summary only once the run has finished
+//!   metrics.jsonl  samples.jsonl           what happened, and what the model wrote on the way
+//!   summary.json                           how it ended; only once the run has finished
+//!   report.html  plots/                    the same for people
 //!   console.log                            what it printed
 //!   device.log                             what a TPU's libraries print
 //!   checkpoints/step-00000500/             Hugging Face layout and trainer state
@@ -31,6 +33,15 @@ pub const SUMMARY: &str = "summary.json";
 
 /// The file in a run folder that holds its resolved config.
 pub const RESOLVED_CONFIG: &str = "resolved_config.json";
+
+/// The record of the steps.
+pub const METRICS: &str = "metrics.jsonl";
+
+/// What the model wrote on the way.
+pub const SAMPLES: &str = "samples.jsonl";
+
+/// The page that shows the run.
+pub const REPORT: &str = "report.html";
 
 const RUN_ID: &str = "run_id";
 const STARTED_FROM: &str = "started_from";

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use tt_checkpoint::{Saved, Writer};
 use tt_collators::{Batch, LeftOut, Loader, Pipeline};
 use tt_data::DataError;
-use tt_metrics::{End, Metrics, Scalars, StepRecord, ValRecord};
+use tt_metrics::{End, Metrics, Sample, Scalars, StepRecord, ValRecord};
 
 use crate::Trainer;
 use crate::bad_step::BadStep;
@@ -410,10 +410,9 @@ impl Run {
             self.save()?;
         }
         if self.is_due(self.config.sample_interval) {
-            let shown = self.sample()?;
-            shown
-                .iter()
-                .for_each(|text| self.metrics.message(&text.to_string()));
+            for shown in self.sample()? {
+                self.metrics.message(&shown.to_string());
+            }
         }
         Ok(())
     }
@@ -438,9 +437,17 @@ impl Run {
         Ok(Some(loss))
     }
 
-    fn sample(&self) -> Result<Vec<Continuation>> {
+    fn sample(&mut self) -> Result<Vec<Continuation>> {
         let (config, ends) = (&self.config.sample, self.token_ids.ends());
-        sample(&self.training, &self.data, config, ends, &self.stop)
+        let written = sample(&self.training, &self.data, config, ends, &self.stop)?;
+        for Continuation { prompt, text } in &written {
+            self.metrics.sample(&Sample {
+                step: self.training.step,
+                prompt: prompt.clone(),
+                continuation: text.clone(),
+            })?;
+        }
+        Ok(written)
     }
 
     fn save(&mut self) -> Result<()> {
