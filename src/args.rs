@@ -63,7 +63,7 @@ pub(crate) enum Info {
 /// What some commands take besides overrides.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Options {
-    /// Of `plan`, `batch`, `diff`, `doctor` and `runs`: print JSON.
+    /// Of `train`, `plan`, `batch`, `diff`, `doctor` and `runs`: print JSON.
     pub(crate) json: bool,
     pub(crate) batch: BatchOptions,
     /// Of `plan`: what the run may take; `None`: what the machine has.
@@ -72,6 +72,8 @@ pub(crate) struct Options {
     /// Of `runs`.
     pub(crate) sort: RunsOrder,
     pub(crate) generate: GenerateOptions,
+    /// Of `train`: print warnings and errors only.
+    pub(crate) quiet: bool,
     /// Of `report`: plots over a logarithmic axis of steps.
     pub(crate) x_is_log: bool,
 }

@@ -4,13 +4,39 @@
 use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::{self, Write};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use tt_metrics::transcript::keep;
+
+/// Where what is not an error goes, as a [`Talk`].
+static TALK: AtomicU8 = AtomicU8::new(Talk::Usual as u8);
+
+/// Where what is not an error goes.
+#[derive(Clone, Copy)]
+pub(crate) enum Talk {
+    /// To standard output.
+    Usual,
+    /// To standard error: standard output is for programs.
+    Aside,
+    /// Nowhere.
+    Off,
+}
+
+/// From now on.
+pub(crate) fn set_talk(talk: Talk) {
+    TALK.store(talk as u8, Ordering::Relaxed);
+}
 
 /// Prints a text as it is.
 pub(crate) fn text(text: impl Display) {
     let text = text.to_string();
-    let _ = write!(io::stdout(), "{text}");
+    let _ = match TALK.load(Ordering::Relaxed) {
+        talk if talk == Talk::Usual as u8 => write!(io::stdout(), "{text}"),
+        talk if talk == Talk::Aside as u8 || text.starts_with("warning: ") => {
+            write!(io::stderr(), "{text}")
+        }
+        _ => Ok(()),
+    };
     keep(&text);
 }
 

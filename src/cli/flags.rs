@@ -26,6 +26,7 @@ struct BadValue(&'static str);
 pub(super) const MULTIRUN: &str = "--multirun";
 pub(super) const MEMORY: &str = "--memory";
 pub(super) const JSON: &str = "--json";
+pub(super) const QUIET: &str = "--quiet";
 pub(super) const HTML: &str = "--html";
 pub(super) const COUNT: &str = "--count";
 pub(super) const MERGE: &str = "--merge";
@@ -59,6 +60,8 @@ const OWN: &[&str] = &[
     TOLERANCE,
     MARKDOWN,
     SORT,
+    LOG_X,
+    QUIET,
     PROMPT,
     PROMPT_FILE,
     MAX_NEW_TOKENS,
@@ -202,9 +205,19 @@ pub(super) const FLAGS: &[Flag] = &[
         long: JSON,
         short: None,
         value: None,
-        about: "With plan, batch, diff, doctor and runs: print JSON",
+        about: "Print JSON: train its rows; also plan, batch, diff, doctor, runs",
         set: |args, _| {
             args.options.json = true;
+            Ok(())
+        },
+    },
+    Flag {
+        long: QUIET,
+        short: None,
+        value: None,
+        about: "With train: print warnings and errors only",
+        set: |args, _| {
+            args.options.quiet = true;
             Ok(())
         },
     },
@@ -410,6 +423,7 @@ pub(super) fn owners(flag: &str) -> Option<&'static [&'static str]> {
     const GENERATE: &[&str] = &[commands::GENERATE.name];
     const EXPORT: &[&str] = &[commands::EXPORT.name];
     const WITH_JSON: &[&str] = &[
+        commands::TRAIN.name,
         commands::PLAN.name,
         commands::BATCH.name,
         commands::DIFF.name,
@@ -419,7 +433,7 @@ pub(super) fn owners(flag: &str) -> Option<&'static [&'static str]> {
     const RUNS: &[&str] = &[commands::RUNS.name];
     const REPORT: &[&str] = &[commands::REPORT.name];
     match flag {
-        MULTIRUN | RERUN_FLAG => Some(TRAIN),
+        MULTIRUN | RERUN_FLAG | QUIET => Some(TRAIN),
         MEMORY => Some(PLAN),
         JSON => Some(WITH_JSON),
         HTML | COUNT => Some(BATCH),

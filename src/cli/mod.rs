@@ -17,8 +17,8 @@ use crate::args::{Args, BatchOptions, RunsOrder, Show};
 use crate::commands::{self, Command};
 use crate::shell::Completion;
 use flags::{
-    A, B, COUNT, HTML, JSON, MARKDOWN, MEMORY, MULTIRUN, PROMPT, PROMPT_FILE, SORT, TEMPERATURE,
-    TOLERANCE, flag_named, owners,
+    A, B, COUNT, HTML, JSON, LOG_X, MARKDOWN, MEMORY, MULTIRUN, PROMPT, PROMPT_FILE, QUIET, SORT,
+    TEMPERATURE, TOLERANCE, flag_named, owners,
 };
 
 pub(crate) use flags::{flags, hydra_flags, takes_override, values_after};
@@ -167,6 +167,8 @@ fn request(args: Args, command: &'static Command) -> Result<Request, UsageError>
         (PROMPT_FILE, options.generate.prompt_file.is_some()),
         (TEMPERATURE, options.generate.numbers),
         (SORT, options.sort != RunsOrder::default()),
+        (LOG_X, options.x_is_log),
+        (QUIET, options.quiet),
     ] {
         let (owners, command) = (owners(flag).unwrap_or_default(), command.name);
         if is_given && !owners.contains(&command) {
@@ -175,6 +177,13 @@ fn request(args: Args, command: &'static Command) -> Result<Request, UsageError>
                 owners,
                 command,
             });
+        }
+    }
+    if command.name == commands::TRAIN.name {
+        for (is_given, progress) in [(options.json, "json"), (options.quiet, "quiet")] {
+            if is_given {
+                args.overrides.push(format!("logging.progress={progress}"));
+            }
         }
     }
     Ok(Request::Run(command, args))

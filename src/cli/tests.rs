@@ -104,8 +104,8 @@ fn what_cannot_be_read_is_told_apart() {
         "`--multirun` is for `train`, not for `generate`"
     );
     assert_eq!(
-        message(&["--json"]),
-        "`--json` is for `plan` and `batch` and `diff` and `doctor` and `runs`, not for `train`"
+        message(&["runs", "--quiet"]),
+        "`--quiet` is for `train`, not for `runs`"
     );
     assert_eq!(
         message(&["plan", "--b", "lr=1"]),

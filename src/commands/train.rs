@@ -9,7 +9,7 @@ use tt_config::{Composition, Missing, Node};
 use tt_data::Tokenizer;
 use tt_launch::{StopSignal, worker};
 use tt_metrics::transcript::{self, CONSOLE_LOG};
-use tt_metrics::{Jsonl, Metrics, RunInfo, Sink, Truncation};
+use tt_metrics::{Jsonl, Metrics, Progress, RunInfo, Sink, Truncation};
 use tt_nn::ParamTree;
 use tt_run::ending::{advice, command_line, conclude};
 use tt_run::run_dir::{METRICS, SAMPLES};
@@ -22,9 +22,10 @@ use tt_train::{Ending, StopFlag, TrainJob, TrainState};
 use crate::device::report_fallbacks;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
+use crate::out::{self, Talk};
+use crate::report;
 use crate::setup::Setup;
 use crate::setup::job;
-use crate::{out, report};
 
 pub(crate) fn run(mut invocation: Invocation) -> Result<ExitCode, Failure> {
     let setup = Setup::read(&invocation)?;
@@ -42,6 +43,11 @@ fn train(
     mut setup: Setup,
     arguments: &[String],
 ) -> Result<ExitCode, Failure> {
+    out::set_talk(match setup.config.logging.progress {
+        Progress::Json => Talk::Aside,
+        Progress::Quiet => Talk::Off,
+        _ => Talk::Usual,
+    });
     setup.config.device.start_threads()?;
     let stop = StopFlag::default();
     let signal = StopSignal::install(stop.shared()).map_err(Failure::run)?;

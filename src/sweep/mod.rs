@@ -6,6 +6,7 @@
 //! multirun/2026-01-31/12-00-00/   hydra.sweep.dir, locked while the sweep runs
 //!   sweep.json                    the jobs: which folder, which overrides
 //!   sweep.csv  sweep.svg          their results, best first, and as a plot
+//!   report.html                   the best of them side by side
 //!   0/ 1/ 2/ 3/                   hydra.sweep.subdir, each a run folder (see `run_dir`) with two files more:
 //!     job.json                    status, exit code, overrides, config
 //!     train.log                   what the job printed
@@ -29,12 +30,14 @@ use std::process::ExitCode;
 use anyhow::Context;
 use tt_config::Composer;
 use tt_launch::{EXIT_PREEMPTED, StopSignal, this_program};
+use tt_run::run_dir::REPORT;
 use tt_train::StopFlag;
 
 use crate::args::Args;
 use crate::failure::Failure;
 use crate::out;
 use crate::plugins::Plugins;
+use crate::report;
 use crate::sweep::display::Display;
 use crate::sweep::job::{JobState, JobStatus};
 use crate::sweep::launch::Launcher;
@@ -96,6 +99,9 @@ fn shared_arguments(args: &Args) -> Vec<OsString> {
     shared
 }
 
+/// More lines in one chart cannot be told apart.
+const MOST_COMPARED: usize = 12;
+
 fn conclude(results: &SweepResults, folder: &std::path::Path) -> anyhow::Result<()> {
     let write = |name: &str, content: String| {
         let path = folder.join(name);
@@ -104,6 +110,10 @@ fn conclude(results: &SweepResults, folder: &std::path::Path) -> anyhow::Result<
     write("sweep.csv", results.csv())?;
     if let Some(plot) = results.plot() {
         write("sweep.svg", plot.svg()?)?;
+    }
+    let runs = results.best_folders(folder, MOST_COMPARED);
+    if !runs.is_empty() {
+        report::write_comparison(&runs, &folder.join(REPORT))?;
     }
     out::text(format!("\n{}\n", results.table()));
     match results.best() {

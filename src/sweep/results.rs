@@ -1,12 +1,12 @@
 //! What a sweep ends with: jobs in order of the metric, as a table on screen, as `sweep.csv` and as `sweep.svg`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use indexmap::IndexMap;
 use serde_json::Value;
 use tt_metrics::last_row_with;
 use tt_report::{Column, Point, Scatter, Table, csv_line, number};
-use tt_run::run_dir::{METRICS, SUMMARY};
+use tt_run::run_dir::{METRICS, RESOLVED_CONFIG, SUMMARY};
 
 use crate::sweep::config::SweepConfig;
 use crate::sweep::job::{JobState, JobStatus, SweepJob};
@@ -75,6 +75,13 @@ impl SweepResults {
     pub(crate) fn best(&self) -> Option<&Row> {
         let best = self.rows.first();
         best.filter(|row| row.status == JobStatus::Finished && row.metric.is_some())
+    }
+
+    /// The folders in `base` of the jobs that have run, the best ones.
+    pub(crate) fn best_folders(&self, base: &Path, most: usize) -> Vec<PathBuf> {
+        let folders = self.rows.iter().map(|row| base.join(&row.folder));
+        let runs = folders.filter(|folder| folder.join(RESOLVED_CONFIG).is_file());
+        runs.take(most).collect()
     }
 
     pub(crate) fn table(&self) -> String {

@@ -47,10 +47,14 @@ pub enum Progress {
     /// A bar on a terminal, lines otherwise.
     #[default]
     Auto,
-    /// A line every `trainer.log_interval` steps.
+    /// A line of `key=value` every `trainer.log_interval` steps.
     Lines,
     /// Messages only.
     None,
+    /// The rows of `metrics.jsonl`, and messages on standard error; what `--json` sets.
+    Json,
+    /// Nothing but warnings and errors, on standard error; what `--quiet` sets.
+    Quiet,
 }
 
 #[cfg(test)]
@@ -69,7 +73,7 @@ mod tests {
         assert!(error.contains("unknown field `progres`"), "{error}");
         let error = parse(r#"{"progress": "loud"}"#).unwrap_err().to_string();
         assert!(
-            error.contains("expected one of `auto`, `lines`, `none`"),
+            error.contains("expected one of `auto`, `lines`, `none`, `json`, `quiet`"),
             "{error}"
         );
     }

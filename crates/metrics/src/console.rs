@@ -1,9 +1,10 @@
 //! Progress on standard output: a bar on a terminal, a line now and then elsewhere.
 //!
-//! All of it goes to one stream, so that `| tee` and `>` see what a terminal would. Errors of
-//! that stream are ignored: a closed pipe must not end a run.
+//! All of it goes to one stream, so that `| tee` and `>` see what a terminal would; as JSON that stream has rows alone, and
+//! the rest is on standard error. Errors of a stream are ignored: a closed pipe must not end a run.
 
 use std::{
+    fmt::Write as _,
     io::{self, Write},
     time::{Duration, Instant},
 };
@@ -14,9 +15,12 @@ use serde::Deserialize;
 
 use crate::{
     config::Progress,
+    environment::rss_bytes,
     record::Record,
+    sample::Sample,
     sink::{End, RunInfo, Sink, SinkResult},
     terminal, text, transcript,
+    trend::Trend,
 };
 
 /// `kwargs` of `console.Console`.
@@ -36,21 +40,29 @@ pub struct Console {
     start: Instant,
     num_steps: Option<u64>,
     log_interval: u64,
+    loss: Trend,
 }
+
+type Out = Box<dyn Write + Send>;
 
 enum Show {
     Bar(ProgressBar),
-    Lines(Box<dyn Write + Send>),
-    Messages(Box<dyn Write + Send>),
+    Lines(Out),
+    Messages(Out),
+    /// Rows, and messages apart from them.
+    Json(Out, Out),
+    Nothing,
 }
 
 impl Console {
     /// A console that shows progress so.
     pub fn new(progress: Progress) -> Self {
-        let out = Box::new(io::stdout());
+        let out: Out = Box::new(io::stdout());
         let show = match progress {
             Progress::Auto | Progress::Lines => Show::Lines(out),
             Progress::None => Show::Messages(out),
+            Progress::Json => Show::Json(out, Box::new(io::stderr())),
+            Progress::Quiet => Show::Nothing,
         };
         Self {
             progress,
@@ -66,6 +78,7 @@ impl Console {
             start: Instant::now(),
             num_steps,
             log_interval,
+            loss: Trend::default(),
         }
     }
 
@@ -83,22 +96,16 @@ impl Console {
         Duration::try_from_secs_f64(seconds).ok()
     }
 
-    /// `  ETA 5s`, or nothing if there is none left or it is not known.
-    fn eta(&self, step: u64) -> String {
-        match self.time_left(step) {
-            Some(left) => format!("  ETA {}", text::duration(left)),
-            None => String::new(),
-        }
-    }
-
+    /// `step=10/500 loss=2.500 ...`, with the names of `metrics.jsonl` and no blank in a value, so that `grep` and `cut`
+    /// find them.
     fn line(&self, record: &Record) -> String {
         let step = record.step();
         let mut line = match self.num_steps {
-            Some(all) => format!("step {step:>width$}/{all}", width = all.to_string().len()),
-            None => format!("step {step}"),
+            Some(all) => format!("step={step}/{all}"),
+            None => format!("step={step}"),
         };
         let mut field = |name: &str, value: f64| {
-            line.push_str(&format!("  {name} {}", text::value(value)));
+            let _ = write!(line, " {name}={}", text::value(value));
         };
         match record {
             Record::Step(r) => {
@@ -112,10 +119,38 @@ impl Console {
             field(name, scalar.to_f64());
         }
         if let Record::Step(r) = record {
-            line.push_str(&format!("  {} tok/s", text::count(r.tokens_per_second)));
-            line.push_str(&self.eta(r.step));
+            let speed = r.tokens_per_second;
+            let _ = write!(line, " tokens_per_second={}", text::value(speed.round()));
+            if let Some(left) = self.time_left(r.step) {
+                let _ = write!(line, " eta={}", text::duration(left).replace(' ', ""));
+            }
         }
         line
+    }
+
+    /// What stands behind the bar: the most important first, since a narrow terminal cuts off the rest.
+    fn status(&self, record: &Record) -> String {
+        let Record::Step(r) = record else {
+            return String::new();
+        };
+        let mut status = format!(
+            "loss {}{}  lr {}  |g| {}  {} tok/s",
+            text::value(r.loss.into()),
+            self.loss.arrow(),
+            text::value(r.lr),
+            text::value(r.grad_norm.into()),
+            text::count(r.tokens_per_second),
+        );
+        if let Some(mfu) = record.scalars().get("mfu") {
+            let _ = write!(status, "  {:.0} % MFU", 100.0 * mfu.to_f64());
+        }
+        if let Some(left) = self.time_left(r.step) {
+            let _ = write!(status, "  ETA {}", text::duration(left));
+        }
+        if let Some(bytes) = rss_bytes() {
+            let _ = write!(status, "  {}B", text::count(bytes as f64));
+        }
+        status
     }
 }
 
@@ -133,37 +168,67 @@ impl Sink for Console {
     }
 
     fn record(&mut self, record: &Record, _position: u64) -> SinkResult {
-        match (&self.show, record) {
-            (Show::Messages(_), _) => {}
-            (Show::Bar(bar), Record::Step(r)) => {
-                if self.is_shown(r.step) {
-                    transcript::keep(&format!("{}\n", self.line(record)));
+        if let Record::Step(r) = record {
+            self.loss.add(r.loss.into());
+        }
+        let line = match record {
+            Record::Step(r) if !self.is_shown(r.step) => None,
+            _ => Some(self.line(record)),
+        };
+        match (&mut self.show, record, line) {
+            (Show::Messages(_) | Show::Nothing, _, _) | (Show::Lines(_), _, None) => {}
+            (Show::Json(out, _), _, line) => {
+                let row = record.to_line()?;
+                let _ = out.write_all(row.as_bytes()).and_then(|()| out.flush());
+                if let Some(line) = line {
+                    transcript::keep(&format!("{line}\n"));
                 }
-                bar.set_message(format!(
-                    "loss {}  lr {}  {} tok/s{}",
-                    text::value(r.loss.into()),
-                    text::value(r.lr),
-                    text::count(r.tokens_per_second),
-                    self.eta(r.step),
-                ));
-                bar.set_position(r.step);
             }
-            (Show::Lines(_), Record::Step(r)) if !self.is_shown(r.step) => {}
-            _ => {
-                let line = self.line(record);
-                self.message(&line)?;
+            (Show::Bar(_), Record::Step(r), line) => {
+                if let Some(line) = line {
+                    transcript::keep(&format!("{line}\n"));
+                }
+                let status = self.status(record);
+                if let Show::Bar(bar) = &self.show {
+                    bar.set_message(status);
+                    bar.set_position(r.step);
+                }
             }
+            (Show::Lines(_) | Show::Bar(_), _, Some(line)) => self.message(&line)?,
+            (Show::Bar(_), Record::Val(_), None) => {}
         }
         Ok(())
+    }
+
+    fn sample(&mut self, sample: &Sample) -> SinkResult {
+        let Sample {
+            prompt,
+            continuation,
+            ..
+        } = sample;
+        let plain = format!("> {prompt} ||{continuation}");
+        if let Show::Bar(bar) = &self.show {
+            transcript::keep(&format!("{plain}\n"));
+            let title = format!("sample, step {}", sample.step);
+            let text = format!("{prompt} ||{continuation}");
+            bar.println(text::boxed(&title, &text, terminal::columns()));
+            return Ok(());
+        }
+        self.message(&plain)
     }
 
     fn message(&mut self, text: &str) -> SinkResult {
         transcript::keep(&format!("{text}\n"));
         match &mut self.show {
             Show::Bar(bar) => bar.println(text),
-            Show::Lines(out) | Show::Messages(out) => {
+            Show::Lines(out) | Show::Messages(out) | Show::Json(_, out) => {
                 let _ = writeln!(out, "{text}").and_then(|()| out.flush());
             }
+            // What is wrong is said all the same.
+            Show::Nothing if text.starts_with("warning: ") => {
+                let _ = writeln!(io::stderr(), "{text}");
+            }
+            Show::Nothing => {}
         }
         Ok(())
     }
@@ -252,11 +317,11 @@ mod tests {
         let text = out.text();
         let steps: Vec<_> = text
             .lines()
-            .map(|l| l.split("  loss").next().unwrap())
+            .map(|l| l.split(" loss").next().unwrap())
             .collect();
         assert_eq!(
             steps,
-            ["step  4/25", "step 10/25", "step 20/25", "step 25/25"]
+            ["step=4/25", "step=10/25", "step=20/25", "step=25/25"]
         );
     }
 
@@ -273,8 +338,8 @@ mod tests {
         console.message("done").unwrap();
         assert_eq!(
             out.text(),
-            "step 25/25  loss 5.250  lr 4.2e-5  grad_norm 1.500  12.3k tok/s\n\
-             step 25/25  val_loss 4.500  accuracy 0.5000\n\
+            "step=25/25 loss=5.250 lr=4.2e-5 grad_norm=1.500 tokens_per_second=12345\n\
+             step=25/25 val_loss=4.500 accuracy=0.5000\n\
              done\n"
         );
     }
@@ -286,7 +351,7 @@ mod tests {
         console.record(&step(10), 0).unwrap();
         assert_eq!(
             out.text(),
-            "step 10  loss 5.250  lr 4.2e-5  grad_norm 1.500  12.3k tok/s\n"
+            "step=10 loss=5.250 lr=4.2e-5 grad_norm=1.500 tokens_per_second=12345\n"
         );
     }
 
@@ -312,11 +377,11 @@ mod tests {
         let lines: Vec<_> = screen.lines().collect();
         assert_eq!(
             lines[..2],
-            ["checkpoint saved", "step 25/50  val_loss 4.500"]
+            ["checkpoint saved", "step=25/50 val_loss=4.500"]
         );
         assert!(lines[2].starts_with("step 25/50 [="), "{screen}");
         assert!(
-            lines[2].contains("loss 5.250  lr 4.2e-5  12.3k tok/s  ETA "),
+            lines[2].contains("loss 5.250  lr 4.2e-5  |g| 1.500  12.3k tok"),
             "{screen}"
         );
         assert!(lines[2].len() <= 80 && lines.len() == 3, "{screen}");
@@ -356,5 +421,50 @@ mod tests {
             ProgressStyle::with_template(template(color, has_length)).unwrap();
         }
         assert!(!template(false, true).contains("cyan"));
+    }
+
+    #[test]
+    fn as_json_the_rows_are_alone_on_their_stream() {
+        let (rows, messages) = (Shared::default(), Shared::default());
+        let show = Show::Json(Box::new(rows.clone()), Box::new(messages.clone()));
+        let mut console = Console::with(show, 0, Some(25), 10);
+        console.record(&step(1), 0).unwrap();
+        console.message("checkpoint saved").unwrap();
+        console.record(&val(1), 0).unwrap();
+        let text = rows.text();
+        let rows: Vec<serde_json::Value> = text
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        assert_eq!(
+            (&rows[0]["loss"], &rows[1]["val_loss"]),
+            (&5.25.into(), &4.5.into())
+        );
+        assert_eq!(messages.text(), "checkpoint saved\n");
+    }
+
+    #[test]
+    fn a_sample_is_boxed_on_a_terminal_and_one_line_elsewhere() {
+        let sample = Sample {
+            step: 7,
+            prompt: "Once".into(),
+            continuation: " upon".into(),
+        };
+        let out = Shared::default();
+        let mut console = Console::with(Show::Lines(Box::new(out.clone())), 0, None, 1);
+        console.sample(&sample).unwrap();
+        assert_eq!(out.text(), "> Once || upon\n");
+        let term = InMemoryTerm::new(10, 80);
+        let target = ProgressDrawTarget::term_like(Box::new(term.clone()));
+        let mut console = Console::with(Show::Bar(bar(target, 0, None)), 0, None, 1);
+        console.sample(&sample).unwrap();
+        let screen = term.contents();
+        let lines: Vec<_> = screen.lines().map(str::trim_end).collect();
+        assert!(
+            lines[0].starts_with("\u{256d}\u{2500} sample, step 7 \u{2500}"),
+            "{screen}"
+        );
+        assert!(lines[1].starts_with("\u{2502} Once || upon "), "{screen}");
+        assert!(lines[2].starts_with("\u{2570}\u{2500}"), "{screen}");
     }
 }

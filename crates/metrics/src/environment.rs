@@ -34,6 +34,11 @@ pub fn available_memory_bytes() -> Option<u64> {
     proc_kb("/proc/meminfo", "MemAvailable:")
 }
 
+/// The memory that this process holds now; `None` where the system does not tell.
+pub fn rss_bytes() -> Option<u64> {
+    proc_kb("/proc/self/status", "VmRSS:")
+}
+
 /// The most memory this process has held so far; `None` where the system does not tell.
 pub fn peak_rss_bytes() -> Option<u64> {
     proc_kb("/proc/self/status", "VmHWM:")

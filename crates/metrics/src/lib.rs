@@ -34,11 +34,13 @@ mod jsonl;
 mod record;
 mod sample;
 mod sink;
+mod sinks;
 mod summary;
 mod tail;
 pub mod terminal;
 mod text;
 pub mod transcript;
+mod trend;
 
 use tt_config::{Entry, Table};
 
@@ -52,18 +54,25 @@ pub use jsonl::{Jsonl, Truncation};
 pub use record::{Record, Scalar, Scalars, StepRecord, TIME_KEYS, ValRecord};
 pub use sample::Sample;
 pub use sink::{BuildSink, End, Metrics, RunInfo, Sink, SinkError, SinkResult};
+pub use sinks::tensorboard::{TensorBoard, TensorBoardConfig};
 pub use summary::Summary;
 pub use tail::last_row_with;
 
 /// What `logging.sinks.NAME.type` may name.
 pub const TABLE: Table<BuildSink> = Table::new(
     "sink",
-    &[Entry::new::<ConsoleConfig>(
-        "console.Console",
-        "progress on standard output",
-        |kwargs| {
+    &[
+        Entry::new::<ConsoleConfig>("console.Console", "progress on standard output", |kwargs| {
             let config: ConsoleConfig = kwargs.extract()?;
             Ok(Box::new(Console::new(config.progress)))
-        },
-    )],
+        }),
+        Entry::new::<TensorBoardConfig>(
+            "tensorboard.TensorBoard",
+            "event files for TensorBoard",
+            |kwargs| {
+                let config: TensorBoardConfig = kwargs.extract()?;
+                Ok(Box::new(TensorBoard::new(config)))
+            },
+        ),
+    ],
 );

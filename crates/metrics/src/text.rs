@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use textwrap::core::display_width;
+
 /// `950`, `12.3k`, `1.20M`: three digits.
 pub(crate) fn count(x: f64) -> String {
     const UNITS: [&str; 4] = ["", "k", "M", "G"];
@@ -52,6 +54,21 @@ pub(crate) fn value(x: f64) -> String {
             None => text,
         }
     }
+}
+
+/// The text in a frame with a title, as wide as a terminal of `columns`.
+pub(crate) fn boxed(title: &str, text: &str, columns: usize) -> String {
+    let inner = columns.clamp(24, 100) - 4;
+    let bar = |length: usize| "\u{2500}".repeat(length);
+    let title: String = title.chars().take(inner - 2).collect();
+    let rest = bar((inner - 1).saturating_sub(title.chars().count()));
+    let mut lines = vec![format!("\u{256d}\u{2500} {title} {rest}\u{256e}")];
+    for line in textwrap::wrap(text, inner) {
+        let room = " ".repeat(inner.saturating_sub(display_width(&line)));
+        lines.push(format!("\u{2502} {line}{room} \u{2502}"));
+    }
+    lines.push(format!("\u{2570}{}\u{256f}", bar(inner + 2)));
+    lines.join("\n")
 }
 
 #[cfg(test)]

@@ -19,9 +19,9 @@ function smoothed(values, weight) {
   });
 }
 
-// From a number of steps to the weight that averages over about so many.
-function weight() {
-  return 1 - 1 / Math.max(1, 10 ** Number(smoothing.value));
+// Over how many points the average is, about.
+function points() {
+  return Math.round(10 ** Number(smoothing.value));
 }
 
 function short(value) {
@@ -37,7 +37,7 @@ function fitting(values, isLog) {
 function chart(spec, figure) {
   const style = getComputedStyle(document.documentElement);
   const [front, line] = ["--front", "--line"].map(name => style.getPropertyValue(name).trim());
-  const w = weight();
+  const w = 1 - 1 / points();
   const tables = [], series = [{ label: spec.x_label }];
   const add = (entry, ys, label, width, alpha) => {
     const kept = entry.x.map((x, i) => i).filter(i => !logX.checked || entry.x[i] > 0);
@@ -83,9 +83,10 @@ const figures = data.charts.map(spec => {
 });
 
 function draw() {
-  document.getElementById("smoothing-steps").textContent = Math.round(1 / (1 - weight()));
+  document.getElementById("smoothing-points").textContent = points() === 1 ? "off" : `over ${points()} points`;
   for (const [spec, figure] of figures) chart(spec, figure);
   holder.dataset.drawn = figures.length;
+  holder.dataset.fits = document.documentElement.scrollWidth <= innerWidth;
 }
 
 for (const input of [smoothing, logX, logY]) input.addEventListener("input", draw);

@@ -52,9 +52,6 @@ fn report(
     let mut row = |name: &str, value: String| {
         writeln!(text, "{name:<12}{value}").expect("into a string");
     };
-    for continuation in &outcome.continuations {
-        row("sample", format!("{continuation}\n"));
-    }
     match outcome.final_val_loss {
         Some(loss) => row("loss", loss_against(f64::from(loss), baselines)),
         None => row("stopped", format!("after step {}", outcome.step)),
@@ -216,7 +213,6 @@ mod tests {
             wall_time: Duration::from_secs(1),
             checkpoint: PathBuf::from("run/checkpoints/step-00000010"),
             tokens_per_second: 1234.5,
-            continuations: Vec::new(),
         };
         let baselines = Baselines {
             unigram_nats: 5.0,

@@ -22,7 +22,6 @@ use crate::snapshot;
 use crate::stop::StopFlag;
 use crate::token_ids::TokenIds;
 use crate::training::Training;
-use crate::validation::Continuation;
 
 /// All that a run needs, already lowered from configuration.
 pub struct TrainJob {
@@ -95,8 +94,6 @@ pub struct Outcome {
     pub checkpoint: PathBuf,
     /// Over this process's steps, without validation and checkpoints.
     pub tokens_per_second: f64,
-    /// What the model has made of prompts at the end.
-    pub continuations: Vec<Continuation>,
 }
 
 impl TrainJob {

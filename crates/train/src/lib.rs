@@ -81,7 +81,6 @@ pub use stop::StopFlag;
 pub use token_ids::TokenIds;
 pub use totals::{StepNumbers, Totals};
 pub use training::{Clipping, Training};
-pub use validation::Continuation;
 pub use weights::{check_weights, load_params};
 
 pub use tt_collators::{IGNORE, Prediction};

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use tt_checkpoint::{Saved, Writer};
 use tt_collators::{Batch, LeftOut, Loader, Pipeline};
 use tt_data::DataError;
-use tt_metrics::{End, Metrics, Sample, Scalars, StepRecord, ValRecord};
+use tt_metrics::{End, Metrics, Scalars, StepRecord, ValRecord};
 
 use crate::Trainer;
 use crate::bad_step::BadStep;
@@ -29,7 +29,7 @@ use crate::step::StepOutput;
 use crate::stop::StopFlag;
 use crate::token_ids::TokenIds;
 use crate::training::Training;
-use crate::validation::{Continuation, Validation, sample, validate};
+use crate::validation::{Validation, sample, validate};
 
 /// Global batches one after another without a target that end a run: the rest of the data will have none either.
 const MOST_PASSED_OVER: u64 = 10_000;
@@ -410,9 +410,7 @@ impl Run {
             self.save()?;
         }
         if self.is_due(self.config.sample_interval) {
-            for shown in self.sample()? {
-                self.metrics.message(&shown.to_string());
-            }
+            self.sample()?;
         }
         Ok(())
     }
@@ -437,17 +435,13 @@ impl Run {
         Ok(Some(loss))
     }
 
-    fn sample(&mut self) -> Result<Vec<Continuation>> {
+    /// Shows what the model makes of a few prompts.
+    fn sample(&mut self) -> Result<()> {
         let (config, ends) = (&self.config.sample, self.token_ids.ends());
-        let written = sample(&self.training, &self.data, config, ends, &self.stop)?;
-        for Continuation { prompt, text } in &written {
-            self.metrics.sample(&Sample {
-                step: self.training.step,
-                prompt: prompt.clone(),
-                continuation: text.clone(),
-            })?;
-        }
-        Ok(written)
+        let samples = sample(&self.training, &self.data, config, ends, &self.stop)?;
+        samples
+            .iter()
+            .try_for_each(|sample| Ok(self.metrics.sample(sample)?))
     }
 
     fn save(&mut self) -> Result<()> {
@@ -512,10 +506,9 @@ impl Run {
             let checkpoint = self.checkpoint.clone().unwrap_or_default();
             return Err(Error::NonFiniteValidation { loss, checkpoint });
         }
-        let continuations = match ending {
-            Ending::Finished => self.sample()?,
-            Ending::Stopped => Vec::new(),
-        };
+        if ending == Ending::Finished {
+            self.sample()?;
+        }
         Ok(Outcome {
             ending,
             step: self.training.step,
@@ -527,7 +520,6 @@ impl Run {
             checkpoint: self.checkpoint.clone().unwrap_or_default(),
             tokens_per_second: self.trained_tokens as f64
                 / self.trained.as_secs_f64().max(f64::MIN_POSITIVE),
-            continuations,
         })
     }
 }

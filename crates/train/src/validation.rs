@@ -1,10 +1,8 @@
 //! What is looked at on the way: the validation loss, and continuations of validation rows.
 
-use std::fmt;
-
 use tt_collators::{Batch, Pipeline};
 use tt_engine::{Limits, Sampler, Sampling, generate_while};
-use tt_metrics::Scalars;
+use tt_metrics::{Sample, Scalars};
 use tt_models::{Generation, Model};
 use tt_nn::Forward;
 use tt_tensor::{CrossEntropyParams, Seed, Tensor, fused};
@@ -90,21 +88,6 @@ fn cross_entropy(fwd: &Forward, model: &dyn Model, batch: &DeviceBatch) -> Resul
     })
 }
 
-/// A prompt from the validation split and what the model makes of it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Continuation {
-    /// What was given.
-    pub prompt: String,
-    /// What the model made of it.
-    pub text: String,
-}
-
-impl fmt::Display for Continuation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "> {} ||{}", self.prompt, self.text)
-    }
-}
-
 /// Continuations of the first rows of the validation split, the same prompts every time; none further once the run is
 /// to stop.
 pub(crate) fn sample(
@@ -113,7 +96,7 @@ pub(crate) fn sample(
     config: &SampleConfig,
     ends: Vec<u32>,
     stop: &StopFlag,
-) -> Result<Vec<Continuation>> {
+) -> Result<Vec<Sample>> {
     if training.model.generation() == Generation::Unable {
         return Ok(Vec::new());
     }
@@ -139,9 +122,10 @@ pub(crate) fn sample(
         if stop.is_requested() {
             break;
         }
-        shown.push(Continuation {
+        shown.push(Sample {
+            step: training.step,
             prompt: tokenizer.decode(prompt)?,
-            text: tokenizer.decode_continuation(prompt, &tokens)?,
+            continuation: tokenizer.decode_continuation(prompt, &tokens)?,
         });
     }
     Ok(shown)

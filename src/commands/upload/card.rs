@@ -7,9 +7,9 @@ use std::path::Path;
 
 use serde_json::Value;
 use tt_hub::{Reference, RepoKind};
-use tt_metrics::transcript::CONSOLE_LOG;
+use tt_metrics::Sample;
 use tt_run::program::TPU_TRAIN;
-use tt_run::run_dir::RESOLVED_CONFIG;
+use tt_run::run_dir::{METRICS, RESOLVED_CONFIG, SAMPLES};
 
 /// By which a page is known to be made by this program.
 pub(super) const MARK: &str = "<!-- written by tpu-train -->";
@@ -67,8 +67,8 @@ impl Card {
             is_adapter: folder.join("adapter_config.json").is_file(),
             base: value("model.pretrained_url").and_then(|url| base(url.as_str()?)),
             config: KEYS.iter().filter_map(shown).collect(),
-            losses: losses(&text("metrics.jsonl").unwrap_or_default()),
-            samples: samples(&text(CONSOLE_LOG).unwrap_or_default()),
+            losses: losses(&text(METRICS).unwrap_or_default()),
+            samples: run.map(samples).unwrap_or_default(),
         }
     }
 
@@ -173,18 +173,13 @@ fn losses(metrics: &str) -> Vec<(u64, Option<f64>, Option<f64>)> {
 }
 
 /// The last ones of a run.
-fn samples(log: &str) -> Vec<String> {
-    let is_sample = |line: &&str| line.starts_with("> ") && line.contains(" ||");
-    let last: Vec<_> = log
-        .lines()
-        .rev()
-        .filter(is_sample)
-        .take(MOST_SAMPLES)
-        .collect();
-    last.into_iter()
-        .rev()
-        .map(|line| line.replace("````", ""))
-        .collect()
+fn samples(run: &Path) -> Vec<String> {
+    let samples = Sample::read_all(&run.join(SAMPLES));
+    let last = samples.len().saturating_sub(MOST_SAMPLES);
+    let shown = samples[last..]
+        .iter()
+        .map(|sample| format!("> {} ||{}", sample.prompt, sample.continuation).replace("````", ""));
+    shown.collect()
 }
 
 #[cfg(test)]

@@ -1,0 +1,4 @@
+//! Sinks for other programs.
+
+mod proto;
+pub(crate) mod tensorboard;
