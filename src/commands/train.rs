@@ -11,7 +11,7 @@ use tt_launch::{StopSignal, worker};
 use tt_metrics::transcript::{self, CONSOLE_LOG};
 use tt_metrics::{Jsonl, Metrics, Progress, RunInfo, Sink, Truncation};
 use tt_nn::ParamTree;
-use tt_run::ending::{advice, command_line, conclude};
+use tt_run::ending::{advice, closing_lines, command_line, write_summary};
 use tt_run::run_dir::{METRICS, SAMPLES};
 use tt_run::{
     Decision, Entered, HeldFolder, OutputDir, Resume, RunDir, RunRequest, Segment, Start,
@@ -149,12 +149,16 @@ fn train(
             _ => error.into(),
         })?;
     report_fallbacks(device);
-    out::text(
-        conclude(&outcome, &baselines, &run_dir, arguments, stretches).map_err(Failure::run)?,
-    );
-    if with_report && let Some(path) = write_report(run_dir.path()) {
-        out::line(format!("{:<12}{}", "report", path.display()));
-    }
+    write_summary(&outcome, &baselines, &run_dir).map_err(Failure::run)?;
+    let page = with_report.then(|| write_report(run_dir.path())).flatten();
+    out::text(closing_lines(
+        &outcome,
+        &baselines,
+        &run_dir,
+        arguments,
+        stretches,
+        page.as_deref(),
+    ));
     Ok(match outcome.ending {
         Ending::Finished => ExitCode::SUCCESS,
         Ending::Stopped => ExitCode::from(signal.exit_code()),

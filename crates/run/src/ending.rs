@@ -14,39 +14,39 @@ use crate::run_dir::{RunDir, SUMMARY};
 /// The flag that begins a recorded run anew.
 pub const RERUN_FLAG: &str = "--experimental-rerun";
 
-/// Writes the summary, unless the run was stopped, and gives what the user wants to know. `stretches` says that the
-/// schedule of the learning rate is as long as the run.
-pub fn conclude(
+/// Writes the summary, unless the run was stopped.
+pub fn write_summary(
     outcome: &Outcome,
     baselines: &Baselines,
     run_dir: &RunDir,
-    arguments: &[String],
-    stretches: bool,
-) -> tt_metrics::Result<String> {
-    if let Some(loss) = outcome.final_val_loss {
-        let summary = Summary {
-            final_val_loss: Some(loss),
-            unigram_nats: Some(baselines.unigram_nats),
-            steps: Some(outcome.step),
-            tokens: Some(outcome.tokens),
-            train_loss: outcome.train_loss,
-            wall_time_seconds: Some(outcome.wall_time.as_secs_f64()),
-            checkpoint: Some(outcome.checkpoint.clone()),
-            tokens_per_second: speed(outcome),
-            peak_rss_bytes: tt_metrics::peak_rss_bytes(),
-            scalars: Scalars::from([("bigram_nats".to_owned(), baselines.bigram_nats.into())]),
-        };
-        summary.write(&run_dir.path().join(SUMMARY))?;
-    }
-    Ok(report(outcome, baselines, run_dir, arguments, stretches))
+) -> tt_metrics::Result<()> {
+    let Some(loss) = outcome.final_val_loss else {
+        return Ok(());
+    };
+    let summary = Summary {
+        final_val_loss: Some(loss),
+        unigram_nats: Some(baselines.unigram_nats),
+        steps: Some(outcome.step),
+        tokens: Some(outcome.tokens),
+        train_loss: outcome.train_loss,
+        wall_time_seconds: Some(outcome.wall_time.as_secs_f64()),
+        checkpoint: Some(outcome.checkpoint.clone()),
+        tokens_per_second: speed(outcome),
+        peak_rss_bytes: tt_metrics::peak_rss_bytes(),
+        scalars: Scalars::from([("bigram_nats".to_owned(), baselines.bigram_nats.into())]),
+    };
+    summary.write(&run_dir.path().join(SUMMARY))
 }
 
-fn report(
+/// What the user wants to know. `stretches` says that the schedule of the learning rate is as long as the run, `page` where
+/// its report is.
+pub fn closing_lines(
     outcome: &Outcome,
     baselines: &Baselines,
     run_dir: &RunDir,
     arguments: &[String],
     stretches: bool,
+    page: Option<&Path>,
 ) -> String {
     let mut text = String::new();
     let mut row = |name: &str, value: String| {
@@ -62,6 +62,9 @@ fn report(
     // Stopped before its first step, a run has none.
     if !outcome.checkpoint.as_os_str().is_empty() {
         row("checkpoint", outcome.checkpoint.display().to_string());
+    }
+    if let Some(page) = page {
+        row("report", page.display().to_string());
     }
     if outcome.final_val_loss.is_none() {
         let command = continuing(arguments, run_dir.path());
@@ -218,7 +221,8 @@ mod tests {
             unigram_nats: 5.0,
             bigram_nats: 2.0,
         };
-        let report = report(&outcome, &baselines, &run_dir, arguments, epochs.is_some());
+        let stretches = epochs.is_some();
+        let report = closing_lines(&outcome, &baselines, &run_dir, arguments, stretches, None);
         report.replace(&root.path().display().to_string(), "")
     }
 
