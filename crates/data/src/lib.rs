@@ -26,6 +26,7 @@
 mod block_cache;
 mod blocks;
 mod bpe;
+mod byte_level;
 mod concat;
 mod config;
 mod cursor;

@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 use serde_json::{Value, json};
 
 use crate::bpe::{Bpe, END_OF_TEXT};
+use crate::byte_level::ByteLevel;
 use crate::error::DataError;
 use crate::location::Location;
 
@@ -41,10 +42,8 @@ pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     /// The same without a post-processor, some of which move the bounds of tokens.
     spans: OnceLock<tokenizers::Tokenizer>,
-    /// The same model, faster and without large buffers, if we trained it.
-    bpe: Option<Bpe>,
-    /// Strings that the general tokenizer takes out of the text before it is split.
-    added_tokens: Vec<String>,
+    /// The same, faster and without large buffers, if it is of a kind that we have.
+    byte_level: Option<ByteLevel>,
     files: TokenizerFiles,
     path: PathBuf,
     /// What begins a document.
@@ -174,15 +173,10 @@ impl Tokenizer {
             .into_values()
             .max()
             .map_or(0, |id| id as usize + 1);
-        let added_tokens = inner.get_added_tokens_decoder();
         let start = post_processors_start(&inner).map_err(|error| bad(error.to_string()))?;
         Ok(Self {
             start,
-            bpe: Bpe::from_json(&json),
-            added_tokens: added_tokens
-                .into_values()
-                .map(|token| token.content)
-                .collect(),
+            byte_level: ByteLevel::from_json(&json),
             inner,
             spans: OnceLock::new(),
             files,
@@ -195,9 +189,8 @@ impl Tokenizer {
 
     /// Appends the tokens of `text`. Nothing is put before or after it.
     pub fn encode_into(&self, text: &str, ids: &mut Vec<u32>) -> Result<(), DataError> {
-        if let Some(bpe) = &self.bpe
-            && !self.added_tokens.iter().any(|token| text.contains(token))
-            && bpe.encode_into(text, ids)
+        if let Some(byte_level) = &self.byte_level
+            && byte_level.encode_into(text, ids)
         {
             return Ok(());
         }
