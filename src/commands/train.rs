@@ -2,10 +2,11 @@
 
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
-use tt_checkpoint::Checkpoint;
+use tt_checkpoint::{Checkpoint, CheckpointConfig};
 use tt_collators::Pipeline;
-use tt_config::{Composition, Missing, Node};
+use tt_config::{Composition, Diagnostics, Missing, Node};
 use tt_data::Tokenizer;
 use tt_launch::{StopSignal, worker};
 use tt_metrics::transcript::{self, CONSOLE_LOG};
@@ -22,8 +23,8 @@ use crate::device::report_fallbacks;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::out;
-use crate::setup::Setup;
-use crate::setup::job;
+use crate::publish::push::{self, Push};
+use crate::setup::{Setup, job, problem};
 
 pub(crate) fn run(mut invocation: Invocation) -> Result<ExitCode, Failure> {
     let setup = Setup::read(&invocation)?;
@@ -46,7 +47,7 @@ fn train(
     let signal = StopSignal::install(stop.shared()).map_err(Failure::run)?;
     let (start, held) = match decide(composition, &setup)? {
         (Decision::Start(start), held) => (start, held),
-        (Decision::Finished(folder), _) => return Ok(finished(&folder)),
+        (Decision::Finished(folder), _) => return finished(&folder, composition, &setup, &stop),
     };
     start.messages.iter().for_each(out::line);
     let first_step = start.first_step();
@@ -89,13 +90,22 @@ fn train(
             "warning: the learning rate still rises when the run ends after {length} steps: {key}={steps}"
         ));
     }
+    let checkpoint_config = setup.trainer_config.checkpoint.clone();
     let stretches = setup.optimizers.needs_run_length();
-    let job = job::assemble(setup, composition, data, checkpoint, run_length, stop)?;
+    let job = job::assemble(
+        setup,
+        composition,
+        data,
+        checkpoint,
+        run_length,
+        stop.clone(),
+    )?;
     if let Some(checkpoint) = &job.resume {
         warn_of_rates(&job, checkpoint)?;
     }
     let size = size(&job.params);
     let prepared = job.prepare().map_err(Failure::from)?;
+    let push = open_push(composition, &checkpoint_config)?;
     signal.save_first();
     // What does not fit has been refused by now: until here an earlier run is what it was, and where it was.
     let entered = held.enter(&folder).map_err(Failure::request)?;
@@ -126,6 +136,7 @@ fn train(
     out::line(format!("run folder {}", run_dir.path().display()));
     let metrics = open_metrics(&run, sinks)?;
     let outcome = prepared
+        .with_mirror(push.as_ref().map(Push::mirror))
         .run(run_dir.path(), metrics)
         .map_err(|error| match &error {
             tt_train::Error::BadStep { bad, .. } => {
@@ -133,14 +144,27 @@ fn train(
                 Failure::Run(anyhow::anyhow!("{error}\n  {advice}"))
             }
             _ => error.into(),
-        })?;
+        });
     report_fallbacks(device);
-    out::text(
-        conclude(&outcome, &baselines, &run_dir, arguments, stretches).map_err(Failure::run)?,
-    );
-    Ok(match outcome.ending {
-        Ending::Finished => ExitCode::SUCCESS,
-        Ending::Stopped => ExitCode::from(signal.exit_code()),
+    let report = outcome.and_then(|outcome| {
+        let text = conclude(&outcome, &baselines, &run_dir, arguments, stretches);
+        Ok((outcome.ending, text.map_err(Failure::run)?))
+    });
+    if let Ok((_, text)) = &report {
+        out::text(text);
+    }
+    let mut is_interrupted = false;
+    if let Some(push) = push {
+        // Whoever stops a run wants it to end; what goes on with it sends the checkpoint.
+        let at_most = match report {
+            Ok((Ending::Finished, _)) => Duration::from_secs(checkpoint_config.hub_wait_seconds),
+            _ => Duration::ZERO,
+        };
+        is_interrupted = push.finish(at_most, &|| stop.is_requested());
+    }
+    Ok(match report?.0 {
+        Ending::Finished if !is_interrupted => ExitCode::SUCCESS,
+        _ => ExitCode::from(signal.exit_code()),
     })
 }
 
@@ -156,12 +180,38 @@ fn document_start(tokenizer: &Tokenizer) -> Option<String> {
     })
 }
 
-fn finished(folder: &Path) -> ExitCode {
+fn open_push(
+    composition: &Composition,
+    config: &CheckpointConfig,
+) -> Result<Option<Push>, Diagnostics> {
+    Push::open(config).map_err(|error| {
+        let why = format!("`{}`: {error:#}", push::KEY);
+        problem(composition, push::KEY, why).into()
+    })
+}
+
+fn finished(
+    folder: &Path,
+    composition: &Composition,
+    setup: &Setup,
+    stop: &StopFlag,
+) -> Result<ExitCode, Failure> {
     out::line(format!(
         "{} has finished already, nothing is left to do; a greater trainer.max_steps goes on, resume=none starts afresh",
         folder.display()
     ));
-    ExitCode::SUCCESS
+    // It may have been killed while it sent its last checkpoint.
+    let config = &setup.trainer_config.checkpoint;
+    let last =
+        tt_checkpoint::latest(&tt_run::run_dir::checkpoints(folder)).map_err(Failure::run)?;
+    if let Some(last) = last.checkpoint
+        && let Some(push) = open_push(composition, config)?
+    {
+        push.take(&last);
+        let at_most = Duration::from_secs(config.hub_wait_seconds);
+        push.finish(at_most, &|| stop.is_requested());
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn decide(composition: &Composition, setup: &Setup) -> Result<(Decision, HeldFolder), Failure> {
