@@ -1,6 +1,6 @@
 //! `tpu-train upload`: a model and a page about it, to the Hugging Face Hub.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::bail;
@@ -8,13 +8,12 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use tt_config::Diagnostics;
 use tt_hub::{Hub, HubError, Reference, Wait};
-use tt_run::run_dir::weights_folder;
 
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::out;
 use crate::publish::{self, Publication};
-use crate::setup::hub::Shown;
+use crate::setup::hub::{self, Need, Shown};
 
 /// The root config of `upload`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -58,7 +57,7 @@ fn named(config: &UploadConfig) -> anyhow::Result<(PathBuf, Reference)> {
         revision: config.revision.clone(),
         ..reference
     };
-    Ok((weights_folder(Path::new(&config.checkpoint))?, reference))
+    Ok((hub::local(&config.checkpoint, Need::Weights)?, reference))
 }
 
 fn send(hub: &Hub, config: &UploadConfig, mut publication: Publication) -> anyhow::Result<()> {
