@@ -43,7 +43,7 @@ pub struct LoraConfig {
     /// Which biases of the base model are trained as well.
     #[serde(default)]
     pub bias: Bias,
-    /// An adapter to start from: a folder in peft's layout or a run. Its own config then decides rank, scale and layers.
+    /// An adapter to start from: a run, a folder in peft's layout or `user/name@revision` on the Hub. Its own config then decides rank, scale and layers.
     #[serde(default)]
     pub adapter_url: Option<String>,
     /// Number format that the frozen weights are held in.

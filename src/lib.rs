@@ -32,6 +32,7 @@ mod invocation;
 mod migration;
 mod out;
 mod plugins;
+mod publish;
 #[doc(hidden)]
 pub mod reference;
 mod report;

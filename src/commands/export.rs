@@ -2,7 +2,7 @@
 //!
 //! Merging adds `s B A` to the weights of the base, in f32, and rounds once to the number format asked for.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -16,22 +16,23 @@ use tt_checkpoint::{
     Weights,
 };
 use tt_config::Diagnostics;
-use tt_run::run_dir::weights_folder;
 use tt_tensor::DType;
 
 use crate::device::DeviceConfig;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::out;
+use crate::setup::hub::{self, Need};
 use crate::setup::stored::Stored;
 
 /// The root config of `export`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ExportConfig {
-    /// A run folder, whose newest checkpoint is taken, or any folder in Hugging Face or peft layout.
+    /// A run folder, whose newest checkpoint is taken, any folder in Hugging Face or peft layout, or `user/name@revision` on
+    /// the Hub.
     checkpoint: String,
-    /// The folder of the model that an adapter is on, if it is not where the adapter says.
+    /// The model that an adapter is on, named in the same way, if it is not where the adapter says.
     base: Option<String>,
     /// The folder to make.
     out: PathBuf,
@@ -86,7 +87,7 @@ type Exported = Snapshot<LazyTensor<'static>>;
 
 /// The folder without the trainer's state.
 fn as_it_is(config: &ExportConfig) -> anyhow::Result<Exported> {
-    let folder = weights_folder(Path::new(&config.checkpoint))?;
+    let folder = hub::local(&config.checkpoint, Need::Weights)?;
     let files = |name: &str| Some(folder.join(name)).filter(|path| path.is_file());
     let mut snapshot = described(&files)?;
     let weights = match SavedAdapter::open(&folder)? {
@@ -125,9 +126,9 @@ fn as_it_is(config: &ExportConfig) -> anyhow::Result<Exported> {
 
 /// The base with the adapter added to it.
 fn merged(config: &ExportConfig, invocation: &Invocation) -> anyhow::Result<Exported> {
-    let (path, base) = (Path::new(&config.checkpoint), config.base.as_deref());
+    let (checkpoint, base) = (&config.checkpoint, config.base.as_deref());
     let device = config.device.device()?;
-    let stored = Stored::open(path, base, &invocation.plugins, device)?;
+    let stored = Stored::open(checkpoint, base, &invocation.plugins, device)?;
     if stored.adapter.is_none() {
         bail!(
             "{} is a whole model: there is no adapter to merge",

@@ -1,7 +1,6 @@
 //! `tpu-train generate`: continues a prompt with a checkpoint's model.
 
 use std::io::Read;
-use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -28,9 +27,10 @@ use crate::setup::stored::Stored;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct GenerateConfig {
-    /// A run folder, whose newest checkpoint is taken, or any folder in Hugging Face layout.
+    /// A run folder, whose newest checkpoint is taken, any folder in Hugging Face or peft layout, or `user/name@revision` on
+    /// the Hub.
     checkpoint: String,
-    /// The folder of the model that an adapter is on, if it is not where the adapter says.
+    /// The model that an adapter is on, named in the same way, if it is not where the adapter says.
     base: Option<String>,
     /// The text to continue; null: standard input. The flags `--prompt` and `--prompt-file` take one word for word.
     prompt: Option<String>,
@@ -65,8 +65,8 @@ pub(crate) fn run(invocation: Invocation) -> Result<ExitCode, Failure> {
     let config: GenerateConfig = invocation.composition.extract("")?;
     config.device.start_threads()?;
     let device = config.device.device().map_err(Failure::Request)?;
-    let path = Path::new(&config.checkpoint);
-    let stored = Stored::open(path, config.base.as_deref(), &invocation.plugins, device)
+    let (checkpoint, base) = (&config.checkpoint, config.base.as_deref());
+    let stored = Stored::open(checkpoint, base, &invocation.plugins, device)
         .map_err(Failure::Request)?;
     let tokenizer = Tokenizer::load(stored.tokenizer_folder(), None).map_err(Failure::request)?;
     let tokenizer = Arc::new(tokenizer);

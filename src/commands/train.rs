@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
-use tt_checkpoint::Checkpoint;
+use tt_checkpoint::{Checkpoint, CheckpointConfig};
 use tt_collators::Pipeline;
-use tt_config::{Composition, Missing, Node};
+use tt_config::{Composition, Diagnostics, Missing, Node};
 use tt_data::Tokenizer;
 use tt_launch::{StopSignal, worker};
 use tt_metrics::transcript::{self, CONSOLE_LOG};
@@ -23,9 +24,9 @@ use crate::device::report_fallbacks;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::out::{self, Talk};
+use crate::publish::push::{self, Push};
 use crate::report;
-use crate::setup::Setup;
-use crate::setup::job;
+use crate::setup::{Setup, job, problem};
 
 pub(crate) fn run(mut invocation: Invocation) -> Result<ExitCode, Failure> {
     let setup = Setup::read(&invocation)?;
@@ -53,7 +54,7 @@ fn train(
     let signal = StopSignal::install(stop.shared()).map_err(Failure::run)?;
     let (start, held) = match decide(composition, &setup)? {
         (Decision::Start(start), held) => (start, held),
-        (Decision::Finished(folder), _) => return Ok(finished(&folder)),
+        (Decision::Finished(folder), _) => return finished(&folder, composition, &setup, &stop),
     };
     start.messages.iter().for_each(out::line);
     let first_step = start.first_step();
@@ -97,13 +98,22 @@ fn train(
             "warning: the learning rate still rises when the run ends after {length} steps: {key}={steps}"
         ));
     }
+    let checkpoint_config = setup.trainer_config.checkpoint.clone();
     let stretches = setup.optimizers.needs_run_length();
-    let job = job::assemble(setup, composition, data, checkpoint, run_length, stop)?;
+    let job = job::assemble(
+        setup,
+        composition,
+        data,
+        checkpoint,
+        run_length,
+        stop.clone(),
+    )?;
     if let Some(checkpoint) = &job.resume {
         warn_of_rates(&job, checkpoint)?;
     }
     let size = size(&job.params);
     let prepared = job.prepare().map_err(Failure::from)?;
+    let push = open_push(composition, &checkpoint_config)?;
     signal.save_first();
     // What does not fit has been refused by now: until here an earlier run is what it was, and where it was.
     let entered = held.enter(&folder).map_err(Failure::request)?;
@@ -133,35 +143,46 @@ fn train(
     ));
     out::line(format!("run folder {}", run_dir.path().display()));
     let metrics = open_metrics(&run, sinks)?;
-    let outcome = prepared.run(run_dir.path(), metrics);
-    let outcome = outcome
-        .inspect_err(|_| {
-            // The curves of a run that failed are looked at first of all.
-            if with_report {
-                write_report(run_dir.path());
-            }
-        })
+    let outcome = prepared
+        .with_mirror(push.as_ref().map(Push::mirror))
+        .run(run_dir.path(), metrics)
         .map_err(|error| match &error {
             tt_train::Error::BadStep { bad, .. } => {
                 let advice = advice(bad, &run_dir, arguments);
                 Failure::Run(anyhow::anyhow!("{error}\n  {advice}"))
             }
             _ => error.into(),
-        })?;
+        });
     report_fallbacks(device);
-    write_summary(&outcome, &baselines, &run_dir).map_err(Failure::run)?;
+    let ended = outcome.and_then(|outcome| {
+        write_summary(&outcome, &baselines, &run_dir).map_err(Failure::run)?;
+        Ok(outcome)
+    });
+    // Also in failure: the curves of a run that failed are looked at first of all.
     let page = with_report.then(|| write_report(run_dir.path())).flatten();
-    out::text(closing_lines(
-        &outcome,
-        &baselines,
-        &run_dir,
-        arguments,
-        stretches,
-        page.as_deref(),
-    ));
-    Ok(match outcome.ending {
-        Ending::Finished => ExitCode::SUCCESS,
-        Ending::Stopped => ExitCode::from(signal.exit_code()),
+    if let Ok(outcome) = &ended {
+        out::text(closing_lines(
+            outcome,
+            &baselines,
+            &run_dir,
+            arguments,
+            stretches,
+            page.as_deref(),
+        ));
+    }
+    let ending = ended.map(|outcome| outcome.ending);
+    let mut is_interrupted = false;
+    if let Some(push) = push {
+        // Whoever stops a run wants it to end; what goes on with it sends the checkpoint.
+        let at_most = match ending {
+            Ok(Ending::Finished) => Duration::from_secs(checkpoint_config.hub_wait_seconds),
+            _ => Duration::ZERO,
+        };
+        is_interrupted = push.finish(at_most, &|| stop.is_requested());
+    }
+    Ok(match ending? {
+        Ending::Finished if !is_interrupted => ExitCode::SUCCESS,
+        _ => ExitCode::from(signal.exit_code()),
     })
 }
 
@@ -186,12 +207,38 @@ fn write_report(folder: &Path) -> Option<PathBuf> {
     written.inspect_err(warn).ok()
 }
 
-fn finished(folder: &Path) -> ExitCode {
+fn open_push(
+    composition: &Composition,
+    config: &CheckpointConfig,
+) -> Result<Option<Push>, Diagnostics> {
+    Push::open(config).map_err(|error| {
+        let why = format!("`{}`: {error:#}", push::KEY);
+        problem(composition, push::KEY, why).into()
+    })
+}
+
+fn finished(
+    folder: &Path,
+    composition: &Composition,
+    setup: &Setup,
+    stop: &StopFlag,
+) -> Result<ExitCode, Failure> {
     out::line(format!(
         "{} has finished already, nothing is left to do; a greater trainer.max_steps goes on, resume=none starts afresh",
         folder.display()
     ));
-    ExitCode::SUCCESS
+    // It may have been killed while it sent its last checkpoint.
+    let config = &setup.trainer_config.checkpoint;
+    let last =
+        tt_checkpoint::latest(&tt_run::run_dir::checkpoints(folder)).map_err(Failure::run)?;
+    if let Some(last) = last.checkpoint
+        && let Some(push) = open_push(composition, config)?
+    {
+        push.take(&last);
+        let at_most = Duration::from_secs(config.hub_wait_seconds);
+        push.finish(at_most, &|| stop.is_requested());
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn decide(composition: &Composition, setup: &Setup) -> Result<(Decision, HeldFolder), Failure> {

@@ -1,6 +1,5 @@
 //! `model.adapter`: small weights that are trained on a frozen model, instead of the model.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use tt_adapters::{Lora, LoraConfig, Saved};
@@ -8,9 +7,10 @@ use tt_checkpoint::SavedAdapter;
 use tt_config::{Composition, Diagnostic, Diagnostics, Node, Place};
 use tt_models::Model;
 use tt_nn::{ParamSpec, ParamTree};
-use tt_run::run_dir::weights_folder;
 use tt_tensor::{Device, Seed};
 use tt_train::draw_base;
+
+use crate::setup::hub::{self, Need};
 
 const KEY: &str = "model.adapter";
 
@@ -41,7 +41,7 @@ impl Adapter {
         };
         let key = section.section("adapter_url");
         let refuse = |why: String| Diagnostics::from(key.error(format!("`{}`: {why}", key.path())));
-        let folder = weights_folder(Path::new(&url)).map_err(|error| refuse(chain(error)))?;
+        let folder = hub::local(&url, Need::Weights).map_err(|error| refuse(chain(error)))?;
         let found = SavedAdapter::open(&folder).map_err(|error| refuse(error.to_string()))?;
         let saved = found
             .ok_or_else(|| refuse(format!("{} holds no adapter_config.json", folder.display())))?;

@@ -1,5 +1,5 @@
-//! Weights and tokenizers that are named on the Hugging Face Hub: which files of a repository are needed, fetched into the
-//! cache that Python shares.
+//! Weights, adapters and tokenizers, by the names that users give them: a run, a checkpoint, a folder, a file, or a
+//! repository on the Hugging Face Hub, of which the files that are needed are fetched into the cache that Python shares.
 //!
 //! What is there as a file or a folder is that, whatever it is called.
 
@@ -11,11 +11,16 @@ use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
 use tt_hub::{Hub, HubError, Progress, Reference, RepoKind, Snapshot, Wait};
+use tt_run::run_dir::weights_folder;
 
 use crate::out;
 
 /// What describes a model and its tokenizer.
-const DESCRIPTIONS: &[&str] = &["config.json", "generation_config.json"];
+const DESCRIPTIONS: &[&str] = &[
+    "config.json",
+    "generation_config.json",
+    ADAPTER_CONFIG,
+];
 const TOKENIZERS: &[&str] = &[
     "tokenizer.json",
     "tokenizer_config.json",
@@ -27,6 +32,9 @@ const TOKENIZERS: &[&str] = &[
 ];
 const WEIGHTS: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
+/// Where this is, the weights are an adapter's, in peft's layout.
+const ADAPTER_CONFIG: &str = "adapter_config.json";
+const ADAPTER: &str = "adapter_model.safetensors";
 /// Files that take long enough for one to wonder.
 const SHOWN_BYTES: u64 = 4 << 20;
 
@@ -57,10 +65,15 @@ pub(super) fn may_be_id(text: &str) -> bool {
     text.matches('/').count() == 1 && !text.starts_with(['.', '/', '~'])
 }
 
-/// The folder, or the file, that `text` means: itself, unless it is on the Hub.
+/// The folder, or the file, that `text` means: the newest checkpoint of a run, what it names on the Hub, or else itself.
 pub(crate) fn local(text: &str, need: Need) -> anyhow::Result<PathBuf> {
     let Some(reference) = named(text) else {
-        return Ok(PathBuf::from(text));
+        let path = Path::new(text);
+        return Ok(if path.is_file() {
+            path.to_owned()
+        } else {
+            weights_folder(path)?
+        });
     };
     let reference = reference?;
     let fetched = fetch(&reference, need);
@@ -142,6 +155,14 @@ impl Files<'_> {
     }
 
     fn get_weights(&self, within: &dyn Fn(&str) -> String) -> anyhow::Result<()> {
+        if self.snapshot.file(&within(ADAPTER_CONFIG)).is_some() {
+            let adapter = within(ADAPTER);
+            if self.snapshot.file(&adapter).is_none() {
+                bail!("{} has no {ADAPTER}{}", self.reference, self.others());
+            }
+            self.get(&adapter)?;
+            return Ok(());
+        }
         let (weights, index) = (within(WEIGHTS), within(INDEX));
         if self.snapshot.file(&weights).is_some() {
             self.get(&weights)?;

@@ -33,6 +33,7 @@ use crate::configs::Groups;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::plugins::Plugins;
+use crate::publish::{self, push};
 use adapter::Adapter;
 use hub::Need;
 use optimization::PlannedOptimizers;
@@ -124,6 +125,7 @@ impl Setup {
         let mut problems = Problems::default();
         problems.take(self.check_trainer(composition));
         problems.take(self.check_length(composition));
+        problems.take(self.check_hub(composition));
         problems.take(files);
         if problems.found.is_empty() {
             Ok(())
@@ -234,6 +236,16 @@ impl Setup {
         checked.map_err(|error| located(composition, error))
     }
 
+    fn check_hub(&self, composition: &Composition) -> Result<(), Diagnostics> {
+        let Some(text) = &self.trainer_config.checkpoint.hub else {
+            return Ok(());
+        };
+        let key = push::KEY;
+        publish::destination(text)
+            .map(drop)
+            .map_err(|error| problem(composition, key, format!("`{key}`: {error:#}")).into())
+    }
+
     /// Comes before the data: a validation with rows of that length is made when it is opened.
     fn check_length(&self, composition: &Composition) -> Result<(), Diagnostics> {
         let checked = tt_train::check_length(self.config.data.sequence_length, &*self.model);
@@ -269,7 +281,7 @@ fn located(composition: &Composition, error: tt_train::Error) -> Diagnostics {
 }
 
 /// A problem at the place where `key` was given, or at the nearest part around it.
-fn problem(composition: &Composition, key: &str, message: String) -> Diagnostic {
+pub(crate) fn problem(composition: &Composition, key: &str, message: String) -> Diagnostic {
     match composition.get(key) {
         Some(node) => Diagnostic::new(message).at(&node.origin),
         None => composition.section(key).error(message),

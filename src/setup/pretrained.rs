@@ -9,10 +9,8 @@ use tt_checkpoint::Weights;
 use tt_config::{Composition, Diagnostics};
 use tt_data::{Tokenizer, TokenizerOrigin};
 use tt_hub::Reference;
-use tt_metrics::with_causes;
 use tt_models::Model;
 use tt_nn::ParamTree;
-use tt_run::run_dir::weights_folder;
 use tt_tensor::Device;
 use tt_train::TokenIds;
 
@@ -46,12 +44,8 @@ impl Pretrained {
         }
         let url = section.text()?;
         let refuse = |why: String| Diagnostics::from(section.error(format!("`{KEY}`: {why}")));
-        let mut path = hub::local(&url, need).map_err(|error| refuse(format!("{error:#}")))?;
         let remote = hub::named(&url).and_then(Result::ok);
-        // A run folder means its newest checkpoint, here as wherever a checkpoint is named.
-        if path.is_dir() && remote.is_none() {
-            path = weights_folder(&path).map_err(|error| refuse(with_causes(&error)))?;
-        }
+        let path = hub::local(&url, need).map_err(|error| refuse(format!("{error:#}")))?;
         let weights = match Weights::open(&path) {
             Ok(weights) => Some(weights),
             Err(_) if remote.is_some() && need != Need::Weights => None,

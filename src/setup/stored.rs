@@ -10,7 +10,6 @@ use tt_adapters::{BaseDType, Lora, LoraConfig, Targets};
 use tt_checkpoint::{SavedAdapter, Weights};
 use tt_models::Model;
 use tt_nn::ParamTree;
-use tt_run::run_dir::weights_folder;
 use tt_tensor::Device;
 use tt_train::{
     Adapted, Base, BaseOrigin, TrainState, draw_base, load_adapter, load_base, load_params,
@@ -39,14 +38,15 @@ pub(crate) struct Stored {
 }
 
 impl Stored {
-    /// Reads what is at `path`. The base of an adapter is where the adapter says, unless `base` names another folder.
+    /// Reads what `checkpoint` names, here or on the Hub. The base of an adapter is where the adapter says, unless `base`
+    /// names another.
     pub(crate) fn open(
-        path: &Path,
+        checkpoint: &str,
         base: Option<&str>,
         plugins: &Plugins,
         device: Device,
     ) -> anyhow::Result<Self> {
-        let folder = weights_folder(path)?;
+        let folder = hub::local(checkpoint, Need::Weights)?;
         let Some(saved) = SavedAdapter::open(&folder)? else {
             if let Some(base) = base {
                 bail!(
@@ -138,7 +138,7 @@ fn base_origin(
         if hub::named(given).is_some() {
             return Ok(BaseOrigin::Pretrained(given.to_owned()));
         }
-        let given = weights_folder(Path::new(given))?;
+        let given = hub::local(given, Need::Weights)?;
         return Ok(BaseOrigin::Pretrained(given.display().to_string()));
     }
     if let Some(remembered) = remembered {

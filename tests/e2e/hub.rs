@@ -281,6 +281,70 @@ fn an_adapter_remembers_its_base_by_the_name_on_the_hub() {
     assert_eq!(world.server.requests("/storage").len(), before);
 }
 
+/// A run, a folder and an id of the Hub are named at the same places, and mean the same.
+#[test]
+fn a_checkpoint_or_an_adapter_on_the_hub_is_one_in_a_folder() {
+    let world = World::new();
+    let lora = [
+        "model.pretrained_url=u/base",
+        "model/adapter=lora",
+        "hydra.run.dir=lora",
+        "trainer.max_steps=1",
+    ];
+    world.run(&nano(&lora)).with_code(0);
+    let upload = ["upload", "checkpoint=lora", "repo=u/adapter"];
+    let mut upload = world.command(&upload);
+    upload.env("HF_TOKEN", TOKEN);
+    Running::start(upload).finish().with_code(0);
+    world
+        .server
+        .state()
+        .repos
+        .get_mut("models/u/adapter")
+        .unwrap()
+        .is_private = false;
+
+    let generated = |checkpoint: &str, more: &[&str]| {
+        let checkpoint = format!("checkpoint={checkpoint}");
+        let args = ["generate", &checkpoint, "prompt=One", "max_new_tokens=8"];
+        let done = world.run(&[&args[..], more].concat());
+        done.with_code(0).stdout
+    };
+    assert_eq!(generated("u/base", &[]), generated("base", &[]));
+    assert_eq!(generated("hf://u/base@main", &[]), generated("run", &[]));
+    let adapted = generated("lora", &[]);
+    assert_eq!(generated("u/adapter@main", &[]), adapted);
+    assert_eq!(generated("lora", &["base=hf://u/base"]), adapted);
+
+    let read = |path: &str| fs::read(world.place.path().join(path)).unwrap();
+    let export = |checkpoint: &str, out: &str, more: &[&str]| {
+        let (checkpoint, to) = (format!("checkpoint={checkpoint}"), format!("out={out}"));
+        let args = [&["export", &checkpoint, &to], more].concat();
+        world.run(&args).with_code(0);
+        read(&format!("{out}/model.safetensors"))
+    };
+    assert_eq!(export("u/base", "copy", &[]), read("base/model.safetensors"));
+    assert_eq!(
+        export("u/adapter", "merged", &["--merge"]),
+        export("lora", "merged-here", &["--merge"])
+    );
+    // Trained further, from the same weights.
+    let further = |adapter: &str, folder: &str| {
+        let adapter = format!("model.adapter.adapter_url={adapter}");
+        let dir = format!("hydra.run.dir={folder}");
+        let args = [&lora[..2], &[&adapter, &dir, "trainer.max_steps=1"]].concat();
+        world.run(&nano(&args)).with_code(0);
+        let checkpoint = format!("{folder}/checkpoints/step-00000001");
+        read(&format!("{checkpoint}/adapter_model.safetensors"))
+    };
+    assert_eq!(further("u/adapter", "a"), further("lora", "b"));
+
+    world
+        .run(&["generate", "checkpoint=u/missing", "prompt=One"])
+        .with_code(2)
+        .complains("there is no u/missing here, so the Hub was asked");
+}
+
 /// Only the files of what is read are fetched, and the batches are those of the same files here.
 #[test]
 fn a_data_set_on_the_hub_is_one_in_files() {

@@ -17,6 +17,7 @@ mod generate;
 mod gguf;
 mod harness;
 mod hub;
+mod hub_push;
 #[path = "../../crates/hub/tests/hub/server.rs"]
 mod hub_server;
 mod hydra;

@@ -5,7 +5,7 @@ use std::num::{NonZeroU64, NonZeroUsize};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Which checkpoints are kept.
+/// Which checkpoints are kept, and where they are sent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct CheckpointConfig {
@@ -17,6 +17,16 @@ pub struct CheckpointConfig {
 
     /// Split the model's weights into files of at most this many bytes.
     pub max_shard_bytes: NonZeroU64,
+
+    /// Send each checkpoint to this repository of the Hugging Face Hub, `user/name` or `user/name@branch`, in the
+    /// background; `null` sends none. See docs/hub.md.
+    pub hub: Option<String>,
+
+    /// Whether that repository, if it has to be made, is seen by its owner alone.
+    pub hub_private: bool,
+
+    /// How long the end of a run waits at most for its last checkpoint to be sent.
+    pub hub_wait_seconds: u64,
 }
 
 impl Default for CheckpointConfig {
@@ -25,6 +35,9 @@ impl Default for CheckpointConfig {
             keep_last: NonZeroUsize::new(3),
             keep_every: None,
             max_shard_bytes: NonZeroU64::new(5_000_000_000).unwrap_or(NonZeroU64::MAX),
+            hub: None,
+            hub_private: true,
+            hub_wait_seconds: 1800,
         }
     }
 }

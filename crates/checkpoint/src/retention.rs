@@ -9,6 +9,7 @@ use crate::{
     config::CheckpointConfig,
     disk,
     error::{Error, Result},
+    hold::Holds,
     manifest::Manifest,
 };
 
@@ -53,7 +54,7 @@ pub(crate) fn entry_names(dir: &Path) -> Result<Vec<String>> {
         .map_err(|e| Error::io("list", dir, e))
 }
 
-/// Removes the complete checkpoints that `config` does not keep, never `just_written`. Folders
+/// Removes the complete checkpoints that `config` does not keep, never `just_written` nor one of `held`. Folders
 /// that are not complete count for nothing and are left for their owner to look at.
 ///
 /// `just_written` is the only one whose content is known to be good; the others have their full
@@ -61,6 +62,7 @@ pub(crate) fn entry_names(dir: &Path) -> Result<Vec<String>> {
 pub(crate) fn prune(
     dir: &Path,
     config: &CheckpointConfig,
+    held: &Holds,
     just_written: u64,
 ) -> Result<Vec<PathBuf>> {
     let Some(keep_last) = config.keep_last else {
@@ -74,7 +76,7 @@ pub(crate) fn prune(
     let mut removed = Vec::new();
     for (step, path) in complete.into_iter().take(num_old) {
         let is_milestone = config.keep_every.is_some_and(|n| step % n == 0);
-        if step == just_written || is_milestone {
+        if step == just_written || is_milestone || held.contains(step) {
             continue;
         }
         let trash = trash_for(&path);

@@ -22,6 +22,7 @@ use crate::{
     data_file::Data,
     disk,
     error::{Error, Result},
+    hold::{Hold, Holds},
     layout::{Outline, Snapshot},
     manifest::Manifest,
     retention::{self, step_dir_name},
@@ -35,6 +36,7 @@ use crate::{
 pub struct Writer {
     dir: PathBuf,
     config: CheckpointConfig,
+    held: Holds,
     in_flight: Option<JoinHandle<Result<Saved>>>,
     /// Released by the system however the process ends. None where folders cannot be locked.
     _lock: Option<File>,
@@ -70,6 +72,7 @@ impl Writer {
         Ok(Self {
             dir,
             config,
+            held: Holds::default(),
             in_flight: None,
             _lock: lock,
         })
@@ -91,10 +94,10 @@ impl Writer {
         let before = self.wait()?;
         let (outline, tensors) = snapshot.split(self.config.max_shard_bytes.get());
         let (outgoing, mut incoming) = stream::channel(outline.num_bytes());
-        let (dir, config) = (self.dir.clone(), self.config.clone());
+        let (dir, config, held) = (self.dir.clone(), self.config.clone(), self.held.clone());
         let handle = thread::Builder::new()
             .name("checkpoint".into())
-            .spawn(move || save(&dir, &config, &outline, &mut incoming))
+            .spawn(move || save(&dir, &config, &held, &outline, &mut incoming))
             .map_err(|e| Error::io("start a thread to write", &self.dir, e))?;
         self.in_flight = Some(handle);
         if let Err(unreadable) = outgoing.send(tensors) {
@@ -103,6 +106,12 @@ impl Writer {
             return Err(unreadable);
         }
         Ok(before)
+    }
+
+    /// Keeps the checkpoint of `step` while somebody reads it. To be called before the next is submitted, which may be
+    /// what it has to make room for.
+    pub fn hold(&self, step: u64) -> Hold {
+        self.held.hold(step)
     }
 
     /// Whether a write is under way.
@@ -146,6 +155,7 @@ impl Drop for Writer {
 fn save(
     dir: &Path,
     config: &CheckpointConfig,
+    held: &Holds,
     outline: &Outline,
     data: &mut dyn Data,
 ) -> Result<Saved> {
@@ -174,7 +184,7 @@ fn save(
             });
         }
     };
-    let (removed, removal_error) = match retention::prune(dir, config, step) {
+    let (removed, removal_error) = match retention::prune(dir, config, held, step) {
         Ok(removed) => (removed, None),
         Err(error) => (Vec::new(), Some(error)),
     };

@@ -38,7 +38,7 @@ pub use reference::{DEFAULT_REVISION, Reference, Repo, RepoKind};
 pub use settings::{Patience, Settings, Token};
 pub use snapshot::{HubFile, Snapshot};
 pub use task::{Progress, Wait};
-pub use upload::{Commit, Upload, UploadSource};
+pub use upload::{Commit, Upload, UploadSource, Visibility};
 
 use http::Http;
 
@@ -94,17 +94,27 @@ impl Hub {
         })
     }
 
-    /// Makes a repository that only its owner sees, unless `is_private` is false. One that is there stays as it is.
+    /// Makes a repository that only its owner sees, unless `is_private` is false. One that is there stays as it is. Tells
+    /// who sees it now.
     pub fn create_repo(
         &self,
         repo: &Repo,
         is_private: bool,
         wait: Wait<'_>,
-    ) -> Result<(), HubError> {
+    ) -> Result<Visibility, HubError> {
         let repo = repo.clone();
         self.online(&repo)?;
         task::run(&self.http, wait, move |task| {
             upload::create_repo(task, &repo, is_private)
+        })
+    }
+
+    /// Whether the branch that `reference` names may be uploaded to. Nothing is.
+    pub fn check_writable(&self, reference: &Reference, wait: Wait<'_>) -> Result<(), HubError> {
+        let reference = reference.clone();
+        self.online(&reference.repo)?;
+        task::run(&self.http, wait, move |task| {
+            upload::check_writable(task, &reference)
         })
     }
 

@@ -53,6 +53,14 @@ pub struct Commit {
     pub changed: Vec<String>,
 }
 
+/// Who sees a repository.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Visibility {
+    /// Its owner, and whom the owner lets.
+    Private,
+    Public,
+}
+
 /// An upload with what the Hub has to know of it.
 struct Item {
     upload: Upload,
@@ -195,7 +203,11 @@ impl<R: Read> Read for Counted<R> {
 }
 
 /// Makes a repository, if there is none.
-pub(crate) fn create_repo(task: &Task, repo: &Repo, is_private: bool) -> Result<(), HubError> {
+pub(crate) fn create_repo(
+    task: &Task,
+    repo: &Repo,
+    is_private: bool,
+) -> Result<Visibility, HubError> {
     let url = task.http.url("api/repos/create");
     let (organization, name) = match repo.id.split_once('/') {
         Some((user, name)) => (Some(user), name),
@@ -213,15 +225,36 @@ pub(crate) fn create_repo(task: &Task, repo: &Repo, is_private: bool) -> Result<
         task.send("POST", &url, &[], Some(content), &about(repo, ""))
     });
     match made {
-        Ok(_) | Err(HubError::Status { status: 409, .. }) => Ok(()),
+        Ok(_) if is_private => Ok(Visibility::Private),
+        Ok(_) => Ok(Visibility::Public),
+        Err(HubError::Status { status: 409, .. }) => visibility(task, repo),
         // A token for this repository alone may not make others.
-        Err(error @ HubError::Forbidden { .. }) => {
-            let url = task.http.url(&repo.api());
-            let found: Result<(Value, _), _> = task.json("GET", &url, None, &about(repo, ""));
-            found.map(|_| ()).map_err(|_| error)
-        }
+        Err(error @ HubError::Forbidden { .. }) => visibility(task, repo).map_err(|_| error),
         Err(error) => Err(error),
     }
+}
+
+fn visibility(task: &Task, repo: &Repo) -> Result<Visibility, HubError> {
+    #[derive(Deserialize)]
+    struct Info {
+        private: bool,
+    }
+    let url = task.http.url(&repo.api());
+    let (info, _): (Info, _) = task.json("GET", &url, None, &about(repo, ""))?;
+    Ok(if info.private {
+        Visibility::Private
+    } else {
+        Visibility::Public
+    })
+}
+
+/// The first question of an upload, which the Hub answers only to those who may make one.
+pub(crate) fn check_writable(task: &Task, reference: &Reference) -> Result<(), HubError> {
+    let sample = Item::new(&Upload {
+        path: "config.json".to_owned(),
+        source: UploadSource::Bytes(b"{}".to_vec()),
+    })?;
+    Sender { task, reference }.modes(&[&sample]).map(drop)
 }
 
 /// Makes `uploads` files of the branch that `reference` names, in one commit.
@@ -368,7 +401,8 @@ impl Sender<'_> {
         parent: &str,
         summary: &str,
     ) -> Result<String, Failure> {
-        let modes = self.modes(items)?;
+        let asked: Vec<&Item> = items.iter().map(|item| &**item).collect();
+        let modes = self.modes(&asked)?;
         let header = json!({"summary": summary, "description": "", "parentCommit": parent});
         let mut lines = vec![json!({"key": "header", "value": header})];
         let mut large = Vec::new();
@@ -405,7 +439,7 @@ impl Sender<'_> {
     }
 
     /// How the Hub wants each file to come: "regular" or "lfs". Those that the repository ignores are left out.
-    fn modes(&self, items: &[&mut Item]) -> Result<BTreeMap<String, String>, HubError> {
+    fn modes(&self, items: &[&Item]) -> Result<BTreeMap<String, String>, HubError> {
         let url = self.api("preupload");
         let mut modes = BTreeMap::new();
         for some in items.chunks(BATCH) {

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::run_dir::RESOLVED_CONFIG;
 
 /// What cannot change a number of a run, and is nobody's business.
-const LEFT_OUT: [&str; 18] = [
+const LEFT_OUT: [&str; 21] = [
     "hydra",
     "resume",
     "logging",
@@ -25,6 +25,9 @@ const LEFT_OUT: [&str; 18] = [
     "data.num_workers",
     "data.nulls", // with `error` there is no number where it would change one
     "trainer.log_interval",
+    "trainer.checkpoint.hub",
+    "trainer.checkpoint.hub_private",
+    "trainer.checkpoint.hub_wait_seconds",
     "trainer.on_optimizer_change",
     "name",
     "notes",
@@ -93,7 +96,7 @@ impl fmt::Display for Difference {
 
 /// Whether two resolved configs are of the same run.
 ///
-/// Left out is what cannot change a number of the run: where it is written, how it is called and shown, how it is
+/// Left out is what cannot change a number of the run: where it is written and sent, how it is called and shown, how it is
 /// resumed (and what is said of another optimizer then), how many threads and cores it runs on, and what happens if these
 /// fail; and the instruction set, of which resuming warns by itself.
 pub fn same_run(a: &Value, b: &Value) -> bool {

@@ -17,6 +17,7 @@ use crate::adapted::Adapted;
 use crate::config::TrainerConfig;
 use crate::error::{Error, Result};
 use crate::guard::StepGuard;
+use crate::mirror::Mirror;
 use crate::run::Run;
 use crate::snapshot;
 use crate::stop::StopFlag;
@@ -165,6 +166,7 @@ impl TrainJob {
             stop,
             seed,
             resume,
+            mirror: None,
         })
     }
 }
@@ -183,9 +185,16 @@ pub struct Prepared {
     pub(crate) stop: StopFlag,
     pub(crate) seed: u64,
     pub(crate) resume: Option<Checkpoint>,
+    pub(crate) mirror: Option<Box<dyn Mirror>>,
 }
 
 impl Prepared {
+    /// Gives each checkpoint to `mirror` too.
+    #[must_use]
+    pub fn with_mirror(self, mirror: Option<Box<dyn Mirror>>) -> Self {
+        Self { mirror, ..self }
+    }
+
     /// Trains, keeping `checkpoints/` and `tokenizer/` in `run_dir`. Errors leave the checkpoints written so far.
     pub fn run(self, run_dir: &Path, metrics: Metrics) -> Result<Outcome> {
         Run::start(self, run_dir, metrics)?.complete()

@@ -38,6 +38,7 @@ mod guard;
 mod job;
 mod loss;
 mod loss_scale;
+mod mirror;
 mod reduce;
 mod rehearsal;
 mod run;
@@ -72,6 +73,7 @@ pub use guard::{BadStepAction, BadStepsConfig, Cause, GuardState, StepGuard, Ver
 pub use job::{Ending, Outcome, Prepared, TrainJob, check_length, check_vocabulary};
 pub use loss::{Loss, Mean};
 pub use loss_scale::LossScaleConfig;
+pub use mirror::Mirror;
 pub use reduce::{Local, Reduce};
 pub use rehearsal::{Footprint, ParameterCount, Rehearsal};
 pub use spikes::{Spike, SpikeAction, SpikeGuardConfig};

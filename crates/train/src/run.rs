@@ -9,7 +9,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use tt_checkpoint::{Saved, Writer};
+use tt_checkpoint::{Checkpoint, Saved, Writer};
 use tt_collators::{Batch, LeftOut, Loader, Pipeline};
 use tt_data::DataError;
 use tt_metrics::{End, Metrics, Scalars, StepRecord, ValRecord};
@@ -23,6 +23,7 @@ use crate::error::{Error, Result};
 use crate::finding::{ChangedBy, Finding, Place};
 use crate::guard::{Cause, Verdict};
 use crate::job::{Ending, Outcome, Prepared};
+use crate::mirror::Mirror;
 use crate::snapshot::snapshot;
 use crate::state::{OptimizerState, TrainState};
 use crate::step::StepOutput;
@@ -42,6 +43,7 @@ pub(crate) struct Run {
     loader: Loader,
     metrics: Metrics,
     writer: Writer,
+    mirror: Option<Box<dyn Mirror>>,
     run_dir: PathBuf,
     tokenizer_files: Vec<PathBuf>,
     token_ids: TokenIds,
@@ -78,12 +80,22 @@ impl Run {
             config,
             data,
             resume,
+            mut mirror,
             ..
         } = prepared;
+        let writer = Writer::open(run_dir.join("checkpoints"), config.checkpoint.clone())?;
+        // It may have been cut off while it was taken. Another run's is nothing to take.
+        let own = resume.as_ref().map(Checkpoint::dir);
+        let own = own.filter(|dir| dir.parent() == Some(writer.dir()));
+        if let (Some(mirror), Some(dir)) = (&mut mirror, own) {
+            let step = training.step;
+            mirror.take(step, dir.to_owned(), writer.hold(step));
+        }
         Ok(Self {
             run_dir: run_dir.to_owned(),
             tokenizer_files: write_tokenizer(&data, run_dir)?,
-            writer: Writer::open(run_dir.join("checkpoints"), config.checkpoint.clone())?,
+            writer,
+            mirror,
             saved: resume.as_ref().map(|_| training.step),
             checkpoint: resume.map(|checkpoint| checkpoint.dir().to_owned()),
             training,
@@ -403,6 +415,10 @@ impl Run {
         // A write that failed is told at once, not when the next is due.
         let written = self.writer.poll()?;
         self.remember(written);
+        if let Some(mirror) = &mut self.mirror {
+            let messages = mirror.messages();
+            messages.iter().for_each(|text| self.metrics.message(text));
+        }
         if self.is_due(self.config.eval_interval) {
             self.validate()?;
         }
@@ -480,6 +496,10 @@ impl Run {
 
     fn remember(&mut self, written: Option<Saved>) {
         if let Some(saved) = written {
+            if let Some(mirror) = &mut self.mirror {
+                let hold = self.writer.hold(saved.step);
+                mirror.take(saved.step, saved.dir.clone(), hold);
+            }
             self.checkpoint = Some(saved.dir);
         }
     }

@@ -44,6 +44,28 @@ fn removed_ones_are_reported() {
 }
 
 #[test]
+fn one_that_is_read_is_left_until_that_is_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut writer = Writer::open(dir.path(), keep_last(1)).unwrap();
+    let mut save = |step| {
+        writer.submit(snapshot(step)).unwrap();
+        writer.wait().unwrap();
+        writer.hold(step)
+    };
+    let (first, second) = (save(10), save(20));
+    drop((save(30), second));
+    assert_eq!(
+        names(dir.path()),
+        ["step-00000010", "step-00000020", "step-00000030"]
+    );
+    drop(save(40));
+    assert_eq!(names(dir.path()), ["step-00000010", "step-00000040"]);
+    drop((first, save(50)));
+    drop(save(60));
+    assert_eq!(names(dir.path()), ["step-00000060"]);
+}
+
+#[test]
 fn newer_but_damaged_ones_do_not_push_out_the_good_one() {
     let dir = tempfile::tempdir().unwrap();
     write(dir.path(), keep_last(9), [100, 200, 300]);

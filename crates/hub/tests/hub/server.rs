@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
@@ -61,6 +62,8 @@ pub enum Fault {
     LoseAnswer,
     /// The upload is cut off after so many bytes.
     CutUpload(usize),
+    /// Nothing is done before this is true.
+    Until(Arc<AtomicBool>),
 }
 
 #[derive(Clone)]
@@ -201,6 +204,11 @@ impl Server {
             body,
         };
         self.state().requests.push(request.clone());
+        if let Some(Fault::Until(is_open)) = &fault {
+            while !is_open.load(Ordering::SeqCst) {
+                thread::sleep(Duration::from_millis(5));
+            }
+        }
         if let Some(Fault::Answer(status, headers, body)) = fault {
             return Some(write_answer(stream, status, &headers, body.as_bytes()));
         }
@@ -210,7 +218,9 @@ impl Server {
             body.clear();
         }
         match fault {
-            None | Some(Fault::IgnoreRange) => Some(write_answer(stream, status, &headers, &body)),
+            None | Some(Fault::IgnoreRange | Fault::Until(_)) => {
+                Some(write_answer(stream, status, &headers, &body))
+            }
             Some(Fault::Answer(..) | Fault::CutUpload(_)) => unreachable!(),
             Some(Fault::LoseAnswer) => Some(false),
             Some(Fault::Damage) => {
@@ -329,6 +339,13 @@ impl Server {
                 };
                 state.repos.insert(name, repo);
                 ok(json!({"url": "x"}))
+            }
+            (_, ["api", kind @ ("models" | "datasets"), user, name]) => {
+                let id = format!("{kind}/{user}/{name}");
+                if let Some(refused) = refused(&state, &id, request) {
+                    return refused;
+                }
+                ok(json!({"id": format!("{user}/{name}"), "private": state.repos[&id].is_private}))
             }
             (
                 _,
