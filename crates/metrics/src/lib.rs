@@ -33,6 +33,7 @@ mod error;
 mod jsonl;
 mod record;
 mod sink;
+mod sinks;
 mod summary;
 mod tail;
 pub mod terminal;
@@ -40,6 +41,7 @@ mod text;
 pub mod transcript;
 
 use tt_config::{Entry, Table};
+use wandb::{Wandb, WandbConfig};
 
 pub use config::{LoggingConfig, Progress, SinkConfig};
 pub use console::{Console, ConsoleConfig};
@@ -48,20 +50,27 @@ pub use environment::{
 };
 pub use error::{Error, Result, with_causes};
 pub use jsonl::{Jsonl, Truncation};
-pub use record::{Record, Scalar, Scalars, StepRecord, TIME_KEYS, ValRecord};
+pub use record::{NON_FINITE, Record, Scalar, Scalars, StepRecord, TIME_KEYS, ValRecord};
 pub use sink::{BuildSink, End, Metrics, RunInfo, Sink, SinkError, SinkResult};
+pub use sinks::wandb;
 pub use summary::Summary;
 pub use tail::last_row_with;
 
 /// What `logging.sinks.NAME.type` may name.
 pub const TABLE: Table<BuildSink> = Table::new(
     "sink",
-    &[Entry::new::<ConsoleConfig>(
-        "console.Console",
-        "progress on standard output",
-        |kwargs| {
-            let config: ConsoleConfig = kwargs.extract()?;
-            Ok(Box::new(Console::new(config.progress)))
-        },
-    )],
+    &[
+        Entry::new::<ConsoleConfig>(
+            "console.Console",
+            "progress on standard output",
+            |kwargs| {
+                let config: ConsoleConfig = kwargs.extract()?;
+                Ok(Box::new(Console::new(config.progress)))
+            },
+        ),
+        Entry::new::<WandbConfig>("wandb.Wandb", "Weights & Biases", |kwargs| {
+            let config: WandbConfig = kwargs.extract()?;
+            Ok(Box::new(Wandb::new(config)))
+        }),
+    ],
 );

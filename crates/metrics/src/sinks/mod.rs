@@ -1,0 +1,3 @@
+//! The larger sinks.
+
+pub mod wandb;
