@@ -107,13 +107,16 @@ fn read_rows(path: &Path) -> std::io::Result<(IndexMap<String, Curve>, Option<f6
             continue;
         };
         for (key, value) in row {
+            let number = match value {
+                Json::Number(number) => number.as_f64().unwrap_or(f64::NAN),
+                Json::Null => f64::NAN,
+                // Which of them are NaN, which infinite.
+                _ => continue,
+            };
             match key.as_str() {
                 "step" => {}
-                "tokens" => tokens = value.as_f64().or(tokens),
-                _ => {
-                    let value = value.as_f64().unwrap_or(f64::NAN);
-                    curves.entry(key).or_default().push((step, value));
-                }
+                "tokens" => tokens = Some(number),
+                _ => curves.entry(key).or_default().push((step, number)),
             }
         }
     }
@@ -159,7 +162,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(METRICS);
         let rows = "{\"step\":1,\"loss\":2.5,\"tokens\":64}\n\
-                    {\"step\":2,\"loss\":null,\"tokens\":128,\"z_loss\":0.5}\n\
+                    {\"step\":2,\"loss\":null,\"tokens\":128,\"z_loss\":0.5,\"non_finite\":{\"loss\":\"NaN\"}}\n\
                     {\"step\":2,\"val_loss\":2.25}\n{\"step\":3,\"lo";
         std::fs::write(&path, rows).unwrap();
         let (curves, tokens) = read_rows(&path).unwrap();

@@ -21,6 +21,7 @@ use tt_checkpoint::Checkpoint;
 use tt_collators::{BatchSpec, BuildCollator, Pipeline, PipelineOptions};
 use tt_config::{Composition, Diagnostic, Diagnostics, Table};
 use tt_data::{DataConfig, DataError, OpenSource, Tokenizer, TokenizerOrigin};
+use tt_metrics::wandb::{self, Wandb, WandbConfig};
 use tt_metrics::{Console, LoggingConfig, Sink};
 use tt_models::Model;
 use tt_nn::{ParamTree, Recompute};
@@ -494,13 +495,15 @@ fn build_trainer(
 /// What gets the metrics, each under the name that the configuration gives it.
 type NamedSinks = Vec<(String, Box<dyn Sink>)>;
 
-/// The console, unless another sink is called so, and those of `logging.sinks`. Nothing is opened yet.
+/// The console, unless another sink is called so, those of `logging.sinks`, and W&B where the user is known to it and the
+/// configuration has no word on it. Nothing is opened yet.
 fn build_sinks(
     composition: &Composition,
     plugins: &Plugins,
     config: &LoggingConfig,
 ) -> Result<NamedSinks, Diagnostics> {
     const CONSOLE: &str = "console";
+    const WANDB: &str = "wandb";
     let mut sinks = NamedSinks::new();
     if !config.sinks.contains_key(CONSOLE) {
         let console = Console::new(config.progress);
@@ -515,6 +518,12 @@ fn build_sinks(
         let kwargs = section.section("kwargs");
         let kwargs = kwargs.describe(plugins.sinks.subject(entry));
         sinks.push((name.clone(), (entry.build)(&kwargs)?));
+    }
+    let mut types = config.sinks.values().map(|sink| sink.r#type.as_str());
+    let has_word = config.sinks.contains_key(WANDB) || types.any(|it| it == "wandb.Wandb");
+    if !has_word && wandb::is_expected() {
+        let wandb = Wandb::new(WandbConfig::default()).by_itself();
+        sinks.push((WANDB.to_owned(), Box::new(wandb)));
     }
     Ok(sinks)
 }

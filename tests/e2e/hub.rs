@@ -323,7 +323,10 @@ fn a_checkpoint_or_an_adapter_on_the_hub_is_one_in_a_folder() {
         world.run(&args).with_code(0);
         read(&format!("{out}/model.safetensors"))
     };
-    assert_eq!(export("u/base", "copy", &[]), read("base/model.safetensors"));
+    assert_eq!(
+        export("u/base", "copy", &[]),
+        read("base/model.safetensors")
+    );
     assert_eq!(
         export("u/adapter", "merged", &["--merge"]),
         export("lora", "merged-here", &["--merge"])

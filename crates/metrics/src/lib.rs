@@ -43,6 +43,7 @@ pub mod transcript;
 mod trend;
 
 use tt_config::{Entry, Table};
+use wandb::{Wandb, WandbConfig};
 
 pub use config::{LoggingConfig, Progress, SinkConfig};
 pub use console::{Console, ConsoleConfig};
@@ -51,10 +52,11 @@ pub use environment::{
 };
 pub use error::{Error, Result, with_causes};
 pub use jsonl::{Jsonl, Truncation};
-pub use record::{Record, Scalar, Scalars, StepRecord, TIME_KEYS, ValRecord};
+pub use record::{NON_FINITE, Record, Scalar, Scalars, StepRecord, TIME_KEYS, ValRecord};
 pub use sample::Sample;
 pub use sink::{BuildSink, End, Metrics, RunInfo, Sink, SinkError, SinkResult};
 pub use sinks::tensorboard::{TensorBoard, TensorBoardConfig};
+pub use sinks::wandb;
 pub use summary::Summary;
 pub use tail::last_row_with;
 
@@ -74,5 +76,9 @@ pub const TABLE: Table<BuildSink> = Table::new(
                 Ok(Box::new(TensorBoard::new(config)))
             },
         ),
+        Entry::new::<WandbConfig>("wandb.Wandb", "Weights & Biases", |kwargs| {
+            let config: WandbConfig = kwargs.extract()?;
+            Ok(Box::new(Wandb::new(config)))
+        }),
     ],
 );

@@ -2,7 +2,8 @@
 //!
 //! Numbers are printed in the shortest form that reads back to the same value of their own type:
 //! equal losses give equal text, and the f32 0.3 is `0.3`. NaN and infinities, which JSON does
-//! not have, become `null`.
+//! not have, are `null`; which of them each was stands in `non_finite`, the last field of such a row:
+//! `{"step":7,"loss":null,...,"non_finite":{"loss":"NaN"}}`, in the words `NaN`, `Infinity`, `-Infinity`.
 
 use indexmap::IndexMap;
 use serde::{Serialize, Serializer};
@@ -11,6 +12,9 @@ use crate::error::{Error, Result};
 
 /// The fields that depend on the clock. Two runs that compute the same agree in all others.
 pub const TIME_KEYS: [&str; 2] = ["tokens_per_second", "step_time_ms"];
+
+/// The field that tells what the nulls of a row are.
+pub const NON_FINITE: &str = "non_finite";
 
 const STEP_KEYS: [&str; 7] = [
     "step",
@@ -130,16 +134,41 @@ impl Record {
         }
     }
 
+    /// The values that JSON cannot have, by name, as JavaScript would write them.
+    fn non_finite(&self) -> IndexMap<&str, &'static str> {
+        let fields = match self {
+            Self::Step(r) => vec![
+                ("loss", r.loss.into()),
+                ("lr", r.lr),
+                ("grad_norm", r.grad_norm.into()),
+                (TIME_KEYS[0], r.tokens_per_second),
+                (TIME_KEYS[1], r.step_time_ms),
+            ],
+            Self::Val(r) => vec![("val_loss", f64::from(r.val_loss))],
+        };
+        let scalars = self.scalars().iter();
+        let scalars = scalars.map(|(key, value)| (key.as_str(), value.to_f64()));
+        let all = fields.into_iter().chain(scalars);
+        let words = all.filter_map(|(key, value)| Some((key, word(value)?)));
+        words.collect()
+    }
+
     /// The row as one line, its newline included.
     pub(crate) fn to_line(&self) -> Result<String> {
         let keys = match self {
             Self::Step(_) => STEP_KEYS.as_slice(),
             Self::Val(_) => VAL_KEYS.as_slice(),
         };
-        if let Some(key) = self.scalars().keys().find(|k| keys.contains(&k.as_str())) {
+        let is_reserved = |key: &str| keys.contains(&key) || key == NON_FINITE;
+        if let Some(key) = self.scalars().keys().find(|key| is_reserved(key)) {
             return Err(Error::ReservedKey(key.clone()));
         }
         let mut line = serde_json::to_string(self).expect("string keys and numbers only");
+        let words = self.non_finite();
+        if !words.is_empty() {
+            let words = serde_json::to_string(&words).expect("strings only");
+            line.insert_str(line.len() - 1, &format!(",\"{NON_FINITE}\":{words}"));
+        }
         line.push('\n');
         Ok(line)
     }
@@ -154,6 +183,17 @@ impl From<StepRecord> for Record {
 impl From<ValRecord> for Record {
     fn from(record: ValRecord) -> Self {
         Self::Val(record)
+    }
+}
+
+/// What stands for a number that is not finite.
+fn word(value: f64) -> Option<&'static str> {
+    if value.is_nan() {
+        Some("NaN")
+    } else if value.is_infinite() {
+        Some(if value > 0.0 { "Infinity" } else { "-Infinity" })
+    } else {
+        None
     }
 }
 
@@ -217,20 +257,31 @@ mod tests {
     }
 
     #[test]
-    fn loss_that_is_no_number_is_null() {
-        for loss in [f32::NAN, f32::INFINITY] {
-            let record = StepRecord {
+    fn loss_that_is_no_number_is_null_and_the_row_says_which() {
+        for (loss, word) in [
+            (f32::NAN, "NaN"),
+            (f32::INFINITY, "Infinity"),
+            (f32::NEG_INFINITY, "-Infinity"),
+        ] {
+            let mut record = StepRecord {
                 loss,
                 ..step_record()
             };
+            record.scalars.insert("z_loss".into(), f32::NAN.into());
             let line = Record::from(record).to_line().unwrap();
-            assert!(line.contains("\"loss\":null"), "{line}");
+            let row: serde_json::Value = serde_json::from_str(&line).unwrap();
+            assert!(row["loss"].is_null() && row["z_loss"].is_null(), "{line}");
+            let expected =
+                format!(",\"non_finite\":{{\"loss\":\"{word}\",\"z_loss\":\"NaN\"}}}}\n");
+            assert!(line.ends_with(&expected), "{line}");
         }
+        let line = Record::from(step_record()).to_line().unwrap();
+        assert!(!line.contains("non_finite"), "{line}");
     }
 
     #[test]
     fn scalar_with_the_name_of_a_field_is_refused() {
-        for key in STEP_KEYS {
+        for key in STEP_KEYS.into_iter().chain([NON_FINITE]) {
             let mut record = step_record();
             record.scalars.insert(key.into(), 1.0f32.into());
             let error = Record::from(record).to_line().unwrap_err();

@@ -60,7 +60,13 @@ pub trait Sink: Send {
         Ok(())
     }
 
-    /// The run has ended in this process; nothing follows.
+    /// What the sink has to say to the user since it was last asked: after each record, and at the end.
+    fn news(&mut self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// The run has ended in this process; nothing follows but a last [`Sink::news`]. The one method that may wait, as long
+    /// as it says, for what is still on its way.
     fn finish(&mut self, end: &End) -> SinkResult {
         let _ = end;
         Ok(())
@@ -156,6 +162,7 @@ impl Metrics {
             let position = self.jsonl.position();
             self.tell(|sink| sink.rewound(run.step, position));
         }
+        self.pass_on_news();
     }
 
     /// Writes the record to disk, then hands it to every sink.
@@ -164,6 +171,7 @@ impl Metrics {
         self.jsonl.write(&record)?;
         let position = self.jsonl.position();
         self.tell(|sink| sink.record(&record, position));
+        self.pass_on_news();
         Ok(())
     }
 
@@ -196,10 +204,23 @@ impl Metrics {
     fn end(&mut self, end: &End) {
         self.has_ended = true;
         self.tell(|sink| sink.finish(end));
+        self.pass_on_news();
+    }
+
+    /// Has the user hear what sinks have to say, through every sink.
+    fn pass_on_news(&mut self) {
+        let mut news = Vec::new();
+        self.tell(|sink| {
+            news.append(&mut sink.news());
+            Ok(())
+        });
+        for text in news {
+            self.message(&text);
+        }
     }
 
     /// Drops those sinks that fail, saying so.
-    fn tell(&mut self, event: impl Fn(&mut dyn Sink) -> SinkResult) {
+    fn tell(&mut self, mut event: impl FnMut(&mut dyn Sink) -> SinkResult) {
         let mut warnings = Vec::new();
         self.sinks.retain_mut(|Named { name, sink }| {
             // A sink that has panicked is not asked again, so nobody sees it half changed.

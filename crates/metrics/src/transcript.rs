@@ -6,9 +6,9 @@
 use std::{
     fs::{File, OpenOptions},
     io::{self, Write},
-    path::Path,
+    path::{Path, PathBuf},
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Mutex, MutexGuard, OnceLock, PoisonError,
         mpsc::{self, Receiver, SyncSender, TrySendError},
     },
     thread,
@@ -26,6 +26,9 @@ const MOST_QUEUED: usize = 1024;
 
 /// How long the end of a process waits for the last of them.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Where the file is, and where this process's part of it begins.
+static PLACE: OnceLock<(PathBuf, u64)> = OnceLock::new();
 
 static TRANSCRIPT: Mutex<Transcript> = Mutex::new(Transcript::Waiting(String::new()));
 
@@ -69,6 +72,12 @@ pub fn begin(file: &Path, header: &str) -> io::Result<()> {
         return Ok(());
     };
     let begun = OpenOptions::new().create(true).append(true).open(file);
+    if let Ok(length) = begun
+        .as_ref()
+        .map(|it| it.metadata().map_or(0, |it| it.len()))
+    {
+        let _ = PLACE.set((file.to_owned(), length));
+    }
     let begun = begun.and_then(|file| Writing::start(file, format!("{header}\n{waiting}")));
     match begun {
         Ok(writing) => *transcript = Transcript::Writing(writing),
@@ -84,6 +93,11 @@ pub fn begin(file: &Path, header: &str) -> io::Result<()> {
         before(panic);
     }));
     Ok(())
+}
+
+/// The file and where this process's part of it begins, once it has begun.
+pub fn place() -> Option<(PathBuf, u64)> {
+    PLACE.get().cloned()
 }
 
 /// Waits a little for what is still to be written. Later texts are not kept.

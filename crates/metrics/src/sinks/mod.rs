@@ -2,3 +2,4 @@
 
 mod proto;
 pub(crate) mod tensorboard;
+pub mod wandb;

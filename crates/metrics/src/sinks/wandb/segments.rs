@@ -1,0 +1,215 @@
+//! The logs of a run on disk: one for each process that has worked on it.
+//!
+//! ```text
+//! wandb/
+//!   run-20261127_215356-k3v8x0qa/          offline-run-... if it was not meant to be sent at once
+//!     run-k3v8x0qa.wandb                   the log
+//!     run-k3v8x0qa.wandb.upload            held by whoever sends it; where its console output begins on the server
+//!     run-k3v8x0qa.wandb.synced            all of it has been sent
+//!     files/                               what files records name
+//! ```
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::path::{Path, PathBuf};
+
+use super::log::{Reader, Writer};
+use super::record::{Record, Run};
+
+/// One process's log.
+#[derive(Debug, Clone)]
+pub(super) struct Segment {
+    pub(super) log: PathBuf,
+    pub(super) run: Run,
+}
+
+impl Segment {
+    /// `None`: no log, or one without a run.
+    fn open(log: &Path) -> Option<Self> {
+        let mut reader = Reader::open(log).ok()?;
+        while let Ok(Some(bytes)) = reader.next() {
+            if let Ok(Record::Run(run)) = Record::decode(&bytes) {
+                let log = log.to_owned();
+                return Some(Self { log, run: *run });
+            }
+        }
+        None
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        tt_disk::parent(&self.log)
+    }
+
+    pub(super) fn is_synced(&self) -> bool {
+        beside(&self.log, "synced").exists()
+    }
+
+    pub(super) fn mark_synced(&self) -> io::Result<()> {
+        fs::write(beside(&self.log, "synced"), "")
+    }
+}
+
+fn beside(log: &Path, suffix: &str) -> PathBuf {
+    let mut name = log.as_os_str().to_owned();
+    name.push(format!(".{suffix}"));
+    name.into()
+}
+
+/// Where logs lie in a folder, as the reference client decides it.
+pub(super) fn root(dir: &Path) -> PathBuf {
+    let hidden = dir.join(".wandb");
+    if hidden.is_dir() {
+        hidden
+    } else {
+        dir.join("wandb")
+    }
+}
+
+/// All logs of `id` below `root`, oldest first.
+pub(super) fn of_run(root: &Path, id: &str) -> Vec<Segment> {
+    let mut segments = in_root(root);
+    segments.retain(|segment| segment.run.id == id);
+    segments
+}
+
+/// The logs that a user may mean by `path`, oldest first: a log, its folder, the folder of those, or the one that holds it,
+/// such as a run's.
+pub(super) fn meant_by(path: &Path) -> Vec<Segment> {
+    if path.is_file() {
+        return Segment::open(path).into_iter().collect();
+    }
+    for found in [in_folder(path), in_root(path), in_root(&root(path))] {
+        if !found.is_empty() {
+            return found;
+        }
+    }
+    Vec::new()
+}
+
+fn in_root(root: &Path) -> Vec<Segment> {
+    let mut segments: Vec<_> = entries(root)
+        .iter()
+        .filter(|path| !path.is_symlink())
+        .flat_map(|path| in_folder(path))
+        .collect();
+    segments.sort_by(|a, b| a.run.start_time.total_cmp(&b.run.start_time));
+    segments
+}
+
+fn in_folder(folder: &Path) -> Vec<Segment> {
+    let logs = entries(folder);
+    let logs = logs.iter().filter(|path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with("run-") && name.ends_with(".wandb")
+    });
+    logs.filter_map(|log| Segment::open(log)).collect()
+}
+
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    let listing = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut paths: Vec<_> = listing.map(|entry| entry.path()).collect();
+    paths.sort();
+    paths
+}
+
+/// What earlier logs of a run hold.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Extent {
+    pub(super) last_step: Option<u64>,
+    /// Seconds.
+    pub(super) runtime: f64,
+}
+
+/// Takes rows of steps after `step` out of the logs: they are no longer true, and are made again. What has been sent of
+/// them stays at the server, which takes no second row of a step.
+pub(super) fn rewind(segments: &[Segment], step: u64) -> io::Result<Extent> {
+    let mut extent = Extent::default();
+    for segment in segments {
+        let mut has_more = false;
+        each(&segment.log, |record, _| {
+            match record {
+                Record::History { step: at, .. } if at > step => has_more = true,
+                Record::History { step, items } => {
+                    extent.last_step = extent.last_step.max(Some(step));
+                    let runtime = items.get("_runtime").and_then(|text| text.parse().ok());
+                    extent.runtime = extent.runtime.max(runtime.unwrap_or(0.0));
+                }
+                Record::Exit { runtime, .. } => {
+                    extent.runtime = extent.runtime.max(runtime as f64);
+                }
+                _ => {}
+            }
+            Ok(())
+        })?;
+        if has_more {
+            cut(&segment.log, step)?;
+        }
+    }
+    Ok(extent)
+}
+
+fn cut(log: &Path, step: u64) -> io::Result<()> {
+    let replaced = tt_disk::replace(log, |out| {
+        let mut writer = Writer::new(out)?;
+        each(log, |record, bytes| {
+            let is_untrue = matches!(record, Record::History { step: at, .. } if at > step);
+            if is_untrue {
+                return Ok(());
+            }
+            writer.write(bytes)
+        })
+    });
+    Ok(replaced?)
+}
+
+/// Hands over every record that is whole; a log that is damaged ends where it is.
+pub(super) fn each(
+    log: &Path,
+    mut take: impl FnMut(Record, &[u8]) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut reader = Reader::open(log)?;
+    while let Ok(Some(bytes)) = reader.next() {
+        match Record::decode(&bytes) {
+            Ok(record) => take(record, &bytes)?,
+            Err(_) => return Ok(()),
+        }
+    }
+    Ok(())
+}
+
+/// The right to send a log, and what must be remembered of it. Ends with the process.
+pub(super) struct Claim {
+    file: File,
+}
+
+impl Claim {
+    /// `None`: somebody else sends it.
+    pub(super) fn new(segment: &Segment) -> io::Result<Option<Self>> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(beside(&segment.log, "upload"))?;
+        match file.try_lock() {
+            Err(fs::TryLockError::WouldBlock) => Ok(None),
+            // A file system without locks: there it is the user who must not send a log twice at once.
+            Ok(()) | Err(fs::TryLockError::Error(_)) => Ok(Some(Self { file })),
+        }
+    }
+
+    /// The line of the server's output.log at which this log's output begins, if it was given one.
+    pub(super) fn output_line(&mut self) -> Option<u64> {
+        let mut text = String::new();
+        self.file.rewind().ok()?;
+        self.file.read_to_string(&mut text).ok()?;
+        text.trim().strip_prefix("output ")?.parse().ok()
+    }
+
+    pub(super) fn set_output_line(&mut self, line: u64) -> io::Result<()> {
+        self.file.set_len(0)?;
+        self.file.rewind()?;
+        writeln!(self.file, "output {line}")?;
+        self.file.sync_data()
+    }
+}

@@ -1,0 +1,145 @@
+//! What the threads of one sink tell each other. Nothing here is held for longer than a copy takes.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use crate::sink::End;
+
+/// Rows whose time is kept until they are read. A thread that is this far behind takes the time at which it reads.
+const MOST_MARKS: usize = 1 << 20;
+
+#[derive(Default)]
+pub(super) struct Shared {
+    /// Up to where metrics.jsonl may be read.
+    position: AtomicU64,
+    marks: Mutex<Vec<Mark>>,
+    ending: OnceLock<End>,
+    is_log_closed: AtomicBool,
+    is_abandoned: AtomicBool,
+    /// The server has asked to be left alone until then.
+    obliged_until: Mutex<Option<Instant>>,
+    threads: Mutex<Vec<Thread>>,
+    has_news: AtomicBool,
+    news: Mutex<Vec<String>>,
+    pub(super) is_silent: AtomicBool,
+}
+
+/// When a row was logged.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Mark {
+    /// Behind the row.
+    pub(super) position: u64,
+    /// Unix time, seconds.
+    pub(super) time: f64,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    /// The record is so long.
+    pub(super) fn begin_at(&self, position: u64) {
+        self.position.store(position, Ordering::Release);
+    }
+
+    /// There is one row more. This is all that the training thread waits for.
+    pub(super) fn advance(&self, mark: Mark) {
+        let mut marks = locked(&self.marks);
+        if marks.len() < MOST_MARKS {
+            marks.push(mark);
+        }
+        drop(marks);
+        self.position.store(mark.position, Ordering::Release);
+    }
+
+    pub(super) fn position(&self) -> u64 {
+        self.position.load(Ordering::Acquire)
+    }
+
+    pub(super) fn take_marks(&self) -> Vec<Mark> {
+        std::mem::take(&mut locked(&self.marks))
+    }
+
+    pub(super) fn end(&self, end: End) {
+        let _ = self.ending.set(end);
+        self.wake();
+    }
+
+    pub(super) fn ending(&self) -> Option<&End> {
+        self.ending.get()
+    }
+
+    /// Nothing more will be written to the log.
+    pub(super) fn close_log(&self) {
+        self.is_log_closed.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    pub(super) fn is_log_closed(&self) -> bool {
+        self.is_log_closed.load(Ordering::Acquire)
+    }
+
+    /// Nobody waits any more.
+    pub(super) fn abandon(&self) {
+        self.is_abandoned.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.is_abandoned.load(Ordering::Acquire)
+    }
+
+    pub(super) fn oblige(&self, until: Option<Instant>) {
+        *locked(&self.obliged_until) = until;
+    }
+
+    pub(super) fn obliged_until(&self) -> Option<Instant> {
+        *locked(&self.obliged_until)
+    }
+
+    /// The calling thread is woken by what happens here.
+    pub(super) fn join_in(&self) {
+        locked(&self.threads).push(thread::current());
+    }
+
+    fn wake(&self) {
+        for thread in locked(&self.threads).iter() {
+            thread.unpark();
+        }
+    }
+
+    /// Waits this long, or until `is_over`.
+    pub(super) fn pause(&self, duration: Duration, is_over: impl Fn(&Self) -> bool) {
+        let until = Instant::now() + duration;
+        while !is_over(self) {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            thread::park_timeout(left);
+        }
+    }
+
+    /// For the user.
+    pub(super) fn inform(&self, text: String) {
+        if !self.is_silent.load(Ordering::Relaxed) {
+            self.warn(text);
+        }
+    }
+
+    /// For the user, also for one who wants to hear little.
+    pub(super) fn warn(&self, text: String) {
+        locked(&self.news).push(text);
+        self.has_news.store(true, Ordering::Release);
+    }
+
+    pub(super) fn take_news(&self) -> Vec<String> {
+        if self.has_news.swap(false, Ordering::AcqRel) {
+            return std::mem::take(&mut locked(&self.news));
+        }
+        Vec::new()
+    }
+}

@@ -1,0 +1,771 @@
+//! Sends logs to the server: one that is being written as well as those that were left.
+//!
+//! # Once and only once
+//!
+//! A file of the server grows by lines, and a request says at which line its own begin; lines already there are
+//! overwritten. So each line is given its number once, and a request is repeated as it is until it is answered. What an
+//! earlier process has sent is asked of the server: rows up to the `_step` of its last one, system metrics up to the time
+//! of its last line, and as many lines of output as it has. One request is under way at a time.
+//!
+//! # When
+//!
+//! The first request at once, then one in 15 s with all that has come, an empty one after 30 s of silence. On failures the
+//! waits are 2 s, 4 s, ... 60 s, with up to a quarter more by chance, unless the server says how long. 401, 403, 404 and
+//! their like are final: the log has everything, and `tpu-train sync` sends it.
+
+use std::fs;
+use std::hash::{BuildHasher, Hasher};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::{Map, Value, json};
+
+use super::client::{Bucket, Client, Stored, Trouble, Upsert};
+use super::json;
+use super::log::Reader;
+use super::record::{CLIENT_VERSION, Items, Metric, Record, Run, platform};
+use super::segments::{Claim, Segment, each};
+use super::shared::Shared;
+use super::timing::{Timing, seconds};
+use super::{ResumeRule, SummaryRule};
+
+/// More is sent at once, in a request of its own.
+const MAX_REQUEST_BYTES: usize = 8 << 20;
+/// Of a row. The server takes no longer lines.
+const MAX_LINE_BYTES: usize = (10 << 20) - (100 << 10);
+
+/// Why nothing more is sent.
+#[derive(Debug)]
+pub(super) enum Stop {
+    /// The server does not want it.
+    Refused { status: u16, why: String },
+    /// It cannot be reached.
+    Unreachable { why: String },
+    /// The log cannot be read.
+    Disk(io::Error),
+    /// Another process sends the log.
+    Claimed,
+}
+
+impl From<io::Error> for Stop {
+    fn from(error: io::Error) -> Self {
+        Self::Disk(error)
+    }
+}
+
+/// What there was to send.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Sent {
+    pub(super) rows: u64,
+    /// Known to the server before.
+    pub(super) rows_there: u64,
+    pub(super) url: String,
+}
+
+pub(super) struct Uploader {
+    pub(super) client: Client,
+    pub(super) timing: Timing,
+    pub(super) shared: Arc<Shared>,
+    pub(super) resume: ResumeRule,
+    /// Whether the last log is still being written.
+    pub(super) is_live: bool,
+    /// Also logs that were sent as a whole.
+    pub(super) again: bool,
+    /// Since when no request has been answered.
+    failing_since: Option<Instant>,
+    is_said_to_fail: bool,
+    has_been_answered: bool,
+    is_stop_said: bool,
+    /// Where the log of a run is, for messages.
+    place: String,
+}
+
+impl Uploader {
+    pub(super) fn new(
+        client: Client,
+        timing: Timing,
+        shared: Arc<Shared>,
+        resume: ResumeRule,
+        is_live: bool,
+    ) -> Self {
+        Self {
+            client,
+            timing,
+            shared,
+            resume,
+            is_live,
+            again: false,
+            failing_since: None,
+            is_said_to_fail: false,
+            has_been_answered: false,
+            is_stop_said: false,
+            place: String::new(),
+        }
+    }
+
+    /// Sends the logs of one run, oldest first.
+    pub(super) fn send_all(&mut self, segments: &[Segment]) -> Result<Sent, Stop> {
+        let mut sent = Sent::default();
+        for (index, segment) in segments.iter().enumerate() {
+            let is_last = index + 1 == segments.len();
+            let is_done = segment.is_synced() && !self.again;
+            if is_done && !(is_last && self.is_live) {
+                continue;
+            }
+            self.place = segment.folder().display().to_string();
+            let part = self.send(segment, &segments[..=index], is_last)?;
+            sent.rows += part.rows;
+            sent.rows_there += part.rows_there;
+            sent.url = part.url;
+        }
+        Ok(sent)
+    }
+
+    fn send(&mut self, segment: &Segment, logs: &[Segment], is_last: bool) -> Result<Sent, Stop> {
+        let mut claim = Claim::new(segment)?.ok_or(Stop::Claimed)?;
+        let is_live = self.is_live && is_last;
+        let mut source = Source {
+            reader: Reader::open(&segment.log)?,
+            peeked: None,
+        };
+        let head = self.head(&mut source, is_live)?;
+        let run = &segment.run;
+        let stored = self.stored(run)?;
+        let is_first = logs.len() == 1 && run.starting_step == 0;
+        let is_known = claim.output_line().is_some();
+        self.check_resume(&stored, is_first && !is_known)?;
+        let config = config_json(run, &head.metrics);
+        let bucket = self.upsert(run, &stored, &config)?;
+        let url = self.client.run_url(&bucket, &run.id);
+        if is_live {
+            let name = &bucket.display_name;
+            self.shared.inform(format!("W&B: {name} at {url}"));
+        }
+        let stored = stored.unwrap_or_default();
+        if let (Some(step), true, true) = (stored.last_step, is_live && is_first, !is_known) {
+            self.shared.warn(format!(
+                "warning: W&B has rows of run {} up to step {step} already, and takes no second row of a step: \
+                 those of this run are sent from the next one on; another id keeps them apart",
+                run.id
+            ));
+        }
+        let output_line = match claim.output_line() {
+            Some(line) => line,
+            None => {
+                claim.set_output_line(stored.output_lines)?;
+                stored.output_lines
+            }
+        };
+        let mut stream = Stream::new(bucket, run, &stored, output_line);
+        stream.files = head.files;
+        let exit = self.follow(&mut source, &mut stream, segment, is_live)?;
+        let exit = match exit {
+            Some(code) => Some(code),
+            // Killed. Another process has gone on, or it has failed.
+            None => is_last.then_some(1),
+        };
+        // The run is not over if there is another log of it.
+        self.conclude(
+            &mut stream,
+            segment,
+            logs,
+            &config,
+            exit.filter(|_| is_last),
+        )?;
+        segment.mark_synced()?;
+        Ok(Sent {
+            rows: stream.rows,
+            rows_there: stream.rows_there,
+            url,
+        })
+    }
+
+    /// What comes before the first row.
+    fn head(&self, source: &mut Source, is_live: bool) -> Result<Head, Stop> {
+        let mut head = Head::default();
+        loop {
+            match source.next()? {
+                Some(Record::Metric(metric)) => head.metrics.push(metric),
+                Some(Record::Files(names)) => head.files.extend(names),
+                Some(Record::Header | Record::Run(_) | Record::Other) => {}
+                Some(record) => {
+                    source.peeked = Some(record);
+                    return Ok(head);
+                }
+                None if !is_live || self.shared.is_log_closed() => return Ok(head),
+                None => self.rest(seconds(self.timing.poll))?,
+            }
+        }
+    }
+
+    fn stored(&mut self, run: &Run) -> Result<Option<Stored>, Stop> {
+        let entity = Some(run.entity.as_str()).filter(|entity| !entity.is_empty());
+        let asked = self.persist(|client| client.resume_status(entity, &run.project, &run.id));
+        match asked {
+            // A project that is not there yet.
+            Err(Stop::Refused { status: 404, .. }) => Ok(None),
+            asked => asked,
+        }
+    }
+
+    fn check_resume(&self, stored: &Option<Stored>, is_new: bool) -> Result<(), Stop> {
+        let why = match (self.resume, stored) {
+            (ResumeRule::Must, None) => "there is no such run, and WANDB_RESUME=must wants one",
+            (ResumeRule::Never, Some(_)) if is_new => {
+                "there is such a run, and WANDB_RESUME=never wants none"
+            }
+            _ => return Ok(()),
+        };
+        let (status, why) = (409, why.to_owned());
+        Err(Stop::Refused { status, why })
+    }
+
+    fn upsert(&mut self, run: &Run, stored: &Option<Stored>, config: &str) -> Result<Bucket, Stop> {
+        let storage_id = stored.as_ref().and_then(|it| it.storage_id.clone());
+        let upsert = Upsert {
+            storage_id: storage_id.as_deref(),
+            run,
+            entity: Some(run.entity.as_str()).filter(|entity| !entity.is_empty()),
+            project: &run.project,
+            config,
+            program: Some("tpu-train"),
+        };
+        self.persist(|client| client.upsert(&upsert))
+    }
+
+    /// Sends what comes, until the log ends; gives the exit code that it ends with.
+    fn follow(
+        &mut self,
+        source: &mut Source,
+        stream: &mut Stream,
+        segment: &Segment,
+        is_live: bool,
+    ) -> Result<Option<i64>, Stop> {
+        let (pace, heartbeat) = (self.timing.stream, self.timing.heartbeat);
+        loop {
+            let is_closed = !is_live || self.shared.is_log_closed();
+            let mut is_at_end = false;
+            while stream.batch.bytes < MAX_REQUEST_BYTES {
+                match source.next()? {
+                    Some(Record::Exit { code, .. }) => return Ok(Some(code)),
+                    Some(record) => stream.take(record, &self.shared),
+                    None => {
+                        is_at_end = true;
+                        break;
+                    }
+                }
+            }
+            if is_at_end && is_closed {
+                return Ok(None);
+            }
+            let quiet = stream.last_request.map(|at| at.elapsed());
+            let is_due = |after: f64| quiet.is_none_or(|quiet| quiet >= seconds(after));
+            if !is_at_end
+                || (!stream.batch.is_empty() && is_due(pace))
+                || stream.batch.is_preempting
+                || is_due(heartbeat)
+            {
+                self.request(stream, None)?;
+                if is_live {
+                    self.try_files(stream, segment);
+                }
+            } else if is_live {
+                self.rest(seconds(self.timing.poll))?;
+            }
+        }
+    }
+
+    /// The end of a log: the last update, the files, the rest of the lines and, if the run is over, its exit code. None of
+    /// them is left out because another has failed.
+    fn conclude(
+        &mut self,
+        stream: &mut Stream,
+        segment: &Segment,
+        logs: &[Segment],
+        config: &str,
+        exit: Option<i64>,
+    ) -> Result<(), Stop> {
+        if exit.is_some() {
+            let stored = Stored {
+                storage_id: None,
+                ..Stored::default()
+            };
+            let updated = self.upsert(&segment.run, &Some(stored), config);
+            self.forgive("the last config", updated.map(drop))?;
+            let ends = [
+                ("config.yaml", config_yaml(config)),
+                ("wandb-summary.json", json::line(&stream.summary)),
+                ("output.log", output(logs)?),
+            ];
+            for (name, content) in ends {
+                let put = self.put(stream, name, content.as_bytes());
+                self.forgive(name, put)?;
+            }
+        }
+        for name in std::mem::take(&mut stream.files) {
+            let put = match fs::read(segment.folder().join("files").join(&name)) {
+                Ok(content) => self.put(stream, &name, &content),
+                Err(error) => Err(Stop::Disk(error)),
+            };
+            self.forgive(&name, put)?;
+        }
+        if exit.is_some() || !stream.batch.is_empty() {
+            self.request(stream, exit)?;
+        }
+        Ok(())
+    }
+
+    /// What is not worth the rest of the run.
+    fn forgive(&self, what: &str, done: Result<(), Stop>) -> Result<(), Stop> {
+        let why = match done {
+            Err(Stop::Refused { why, .. }) => why,
+            Err(Stop::Disk(error)) => error.to_string(),
+            done => return done,
+        };
+        let text = format!("warning: W&B: {what} was not sent: {why}");
+        self.shared.warn(text);
+        Ok(())
+    }
+
+    fn put(&mut self, stream: &mut Stream, name: &str, content: &[u8]) -> Result<(), Stop> {
+        let (bucket, id) = (stream.bucket.clone(), stream.id.clone());
+        self.persist(|client| client.put_file(&bucket, &id, name, content))?;
+        stream.batch.uploaded.push(name.to_owned());
+        Ok(())
+    }
+
+    /// One attempt at what is left of the files: the rows come first.
+    fn try_files(&mut self, stream: &mut Stream, segment: &Segment) {
+        let files = std::mem::take(&mut stream.files);
+        for name in files {
+            let content = match fs::read(segment.folder().join("files").join(&name)) {
+                Ok(content) => content,
+                Err(_) => continue,
+            };
+            match self
+                .client
+                .put_file(&stream.bucket, &stream.id, &name, &content)
+            {
+                Ok(()) => stream.batch.uploaded.push(name),
+                Err(Trouble::Passing { .. }) => stream.files.push(name),
+                Err(Trouble::Refused { why, .. }) => {
+                    let text = format!("warning: W&B: {name} was not sent: {why}");
+                    self.shared.warn(text);
+                }
+            }
+        }
+    }
+
+    /// Everything gathered, in one request that is repeated as it is until it is answered.
+    fn request(&mut self, stream: &mut Stream, exit: Option<i64>) -> Result<(), Stop> {
+        let body = stream.body(exit);
+        let (bucket, id) = (stream.bucket.clone(), stream.id.clone());
+        let is_stopped = self.persist(|client| client.stream(&bucket, &id, &body))?;
+        stream.last_request = Some(Instant::now());
+        if is_stopped && self.is_live && !std::mem::replace(&mut self.is_stop_said, true) {
+            let text = "W&B: Stop was pressed on the site; the run goes on here, Ctrl-C stops it";
+            self.shared.warn(text.to_owned());
+        }
+        Ok(())
+    }
+
+    /// Tries until there is an answer, or nobody waits for one.
+    fn persist<T>(
+        &mut self,
+        mut attempt: impl FnMut(&Client) -> Result<T, Trouble>,
+    ) -> Result<T, Stop> {
+        let mut delay = self.timing.first_delay;
+        loop {
+            let was_ending = self.is_ending();
+            let (why, after) = match attempt(&self.client) {
+                Ok(answer) => {
+                    self.succeeded();
+                    return Ok(answer);
+                }
+                Err(Trouble::Refused { status, why }) => {
+                    return Err(Stop::Refused { status, why });
+                }
+                Err(Trouble::Passing { why, after }) => (why, after),
+            };
+            let failing = self
+                .failing_since
+                .get_or_insert_with(Instant::now)
+                .elapsed();
+            let is_hopeless = if self.is_live {
+                was_ending && !self.has_been_answered && after.is_none()
+            } else {
+                failing >= seconds(self.timing.sync_patience)
+            };
+            if is_hopeless || self.shared.is_abandoned() {
+                return Err(Stop::Unreachable { why });
+            }
+            self.say_if_failing(failing, &why);
+            match after {
+                // Asked for: the end of the run waits as well.
+                Some(after) => {
+                    self.shared.oblige(Some(Instant::now() + after));
+                    self.shared.pause(after, Shared::is_abandoned);
+                    self.shared.oblige(None);
+                }
+                None => {
+                    let wait = seconds(delay * (1.0 + 0.25 * chance()));
+                    self.shared.pause(wait, |shared| {
+                        shared.is_abandoned() || (!was_ending && shared.ending().is_some())
+                    });
+                    delay = (delay * 2.0).min(self.timing.max_delay);
+                }
+            }
+            if !was_ending && self.is_ending() {
+                delay = self.timing.first_delay;
+            }
+            if self.shared.is_abandoned() {
+                return Err(Stop::Unreachable { why });
+            }
+        }
+    }
+
+    fn succeeded(&mut self) {
+        self.has_been_answered = true;
+        self.failing_since = None;
+        if std::mem::take(&mut self.is_said_to_fail) {
+            self.shared
+                .inform("W&B: the server answers again".to_owned());
+        }
+    }
+
+    fn say_if_failing(&mut self, failing: Duration, why: &str) {
+        if self.is_said_to_fail || failing < seconds(self.timing.offline_after) {
+            return;
+        }
+        self.is_said_to_fail = true;
+        let text = if self.is_live {
+            format!(
+                "warning: W&B cannot be reached at {}: {why}; the run is logged to {} and sent once it can",
+                self.client.server.base_url, self.place
+            )
+        } else {
+            format!(
+                "warning: W&B cannot be reached at {}: {why}; trying on",
+                self.client.server.base_url
+            )
+        };
+        self.shared.warn(text);
+    }
+
+    fn is_ending(&self) -> bool {
+        self.shared.ending().is_some()
+    }
+
+    /// Waits for more of the log.
+    fn rest(&self, duration: Duration) -> Result<(), Stop> {
+        self.shared.pause(duration, |shared| {
+            shared.is_log_closed() || shared.is_abandoned()
+        });
+        if self.shared.is_abandoned() {
+            let why = "the process ends".to_owned();
+            return Err(Stop::Unreachable { why });
+        }
+        Ok(())
+    }
+}
+
+/// The log, with one record in hand.
+struct Source {
+    reader: Reader<fs::File>,
+    peeked: Option<Record>,
+}
+
+impl Source {
+    fn next(&mut self) -> io::Result<Option<Record>> {
+        if let Some(record) = self.peeked.take() {
+            return Ok(Some(record));
+        }
+        let Some(bytes) = self.reader.next()? else {
+            return Ok(None);
+        };
+        Ok(Some(Record::decode(&bytes)?))
+    }
+}
+
+#[derive(Default)]
+struct Head {
+    metrics: Vec<Metric>,
+    files: Vec<String>,
+}
+
+/// What the server has been told, and what it has not yet.
+struct Stream {
+    bucket: Bucket,
+    id: String,
+    start_time: f64,
+    runtime: f64,
+    batch: Batch,
+    /// Where the next lines go.
+    history_line: u64,
+    event_line: u64,
+    output_line: u64,
+    /// Lines of output that are there already.
+    output_to_skip: u64,
+    last_step: Option<u64>,
+    last_event: Option<f64>,
+    summary: Items,
+    /// Names of files that are still to be sent.
+    files: Vec<String>,
+    last_request: Option<Instant>,
+    rows: u64,
+    rows_there: u64,
+}
+
+/// Lines for one request.
+#[derive(Default)]
+struct Batch {
+    history: Vec<String>,
+    events: Vec<String>,
+    output: Vec<String>,
+    has_summary: bool,
+    uploaded: Vec<String>,
+    is_preempting: bool,
+    bytes: usize,
+}
+
+impl Batch {
+    fn is_empty(&self) -> bool {
+        self.bytes == 0 && self.uploaded.is_empty() && !self.is_preempting && !self.has_summary
+    }
+}
+
+impl Stream {
+    fn new(bucket: Bucket, run: &Run, stored: &Stored, output_line: u64) -> Self {
+        let summary = stored.summary.as_ref().and_then(Value::as_object);
+        let summary = summary.into_iter().flatten();
+        Self {
+            bucket,
+            id: run.id.clone(),
+            start_time: run.start_time,
+            runtime: run.runtime as f64,
+            batch: Batch::default(),
+            history_line: stored.history_lines,
+            event_line: stored.event_lines,
+            output_line: stored.output_lines.max(output_line),
+            output_to_skip: stored.output_lines.saturating_sub(output_line),
+            last_step: stored.last_step,
+            last_event: stored.last_event,
+            summary: summary
+                .map(|(key, value)| (key.clone(), value.to_string()))
+                .collect(),
+            files: Vec::new(),
+            last_request: None,
+            rows: 0,
+            rows_there: 0,
+        }
+    }
+
+    fn take(&mut self, record: Record, shared: &Shared) {
+        match record {
+            Record::History { step, mut items } => {
+                if self.last_step.is_some_and(|last| step <= last) {
+                    self.rows_there += 1;
+                    return;
+                }
+                items
+                    .entry("_step".to_owned())
+                    .or_insert_with(|| step.to_string());
+                let line = json::line(&items);
+                if line.len() > MAX_LINE_BYTES {
+                    shared.warn(format!(
+                        "warning: W&B takes no row of {} bytes: that of step {step} is left out",
+                        line.len()
+                    ));
+                    return;
+                }
+                self.last_step = Some(step);
+                self.rows += 1;
+                self.batch.bytes += line.len();
+                self.batch.history.push(line);
+            }
+            Record::Summary(items) => {
+                self.summary.extend(items);
+                self.batch.has_summary = true;
+            }
+            Record::Stats { time, items } => {
+                if self.last_event.is_some_and(|last| time <= last) {
+                    return;
+                }
+                let mut line = Items::from([
+                    ("_wandb".to_owned(), "true".to_owned()),
+                    ("_timestamp".to_owned(), json::number(time)),
+                    (
+                        "_runtime".to_owned(),
+                        json::number(self.runtime + (time - self.start_time).max(0.0)),
+                    ),
+                ]);
+                let named = items.into_iter();
+                line.extend(named.map(|(key, value)| (format!("system.{key}"), value)));
+                self.last_event = Some(time);
+                let line = json::line(&line);
+                self.batch.bytes += line.len();
+                self.batch.events.push(line);
+            }
+            Record::Output {
+                is_error,
+                time,
+                line,
+            } => {
+                if self.output_to_skip > 0 {
+                    self.output_to_skip -= 1;
+                    return;
+                }
+                let line = stamped(is_error, time, &line);
+                self.batch.bytes += line.len();
+                self.batch.output.push(line);
+            }
+            Record::Files(names) => self.files.extend(names),
+            Record::Preempting => self.batch.is_preempting = true,
+            _ => {}
+        }
+    }
+
+    /// What has been gathered, as the body of a request. Its lines have their numbers from here on.
+    fn body(&mut self, exit: Option<i64>) -> String {
+        let batch = std::mem::take(&mut self.batch);
+        let mut files = Map::new();
+        let mut add = |name: &str, next: &mut u64, lines: Vec<String>| {
+            if !lines.is_empty() {
+                let offset = *next;
+                *next += lines.len() as u64;
+                files.insert(name.into(), json!({"offset": offset, "content": lines}));
+            }
+        };
+        add("wandb-history.jsonl", &mut self.history_line, batch.history);
+        add("wandb-events.jsonl", &mut self.event_line, batch.events);
+        add("output.log", &mut self.output_line, batch.output);
+        if batch.has_summary {
+            add(
+                "wandb-summary.json",
+                &mut 0,
+                vec![json::line(&self.summary)],
+            );
+        }
+        let mut body = Map::new();
+        if !files.is_empty() {
+            body.insert("files".into(), files.into());
+        }
+        if !batch.uploaded.is_empty() {
+            body.insert("uploaded".into(), batch.uploaded.into());
+        }
+        if batch.is_preempting {
+            body.insert("preempting".into(), true.into());
+        }
+        if let Some(code) = exit {
+            body.insert("complete".into(), true.into());
+            body.insert("exitcode".into(), code.into());
+        }
+        Value::Object(body).to_string()
+    }
+}
+
+/// A line of output as the site shows it: UTC, microseconds, no zone.
+fn stamped(is_error: bool, time: f64, line: &str) -> String {
+    let micros = (time * 1e6).round() as i64;
+    let time = jiff::Timestamp::from_microsecond(micros).unwrap_or_default();
+    let time = time.strftime("%Y-%m-%dT%H:%M:%S%.6f");
+    let mark = if is_error { "ERROR " } else { "" };
+    format!("{mark}{time} {line}")
+}
+
+/// The output of all logs, without times.
+fn output(logs: &[Segment]) -> io::Result<String> {
+    let mut text = String::new();
+    for segment in logs {
+        each(&segment.log, |record, _| {
+            if let Record::Output { line, .. } = record {
+                text.push_str(&line);
+                text.push('\n');
+            }
+            Ok(())
+        })?;
+    }
+    Ok(text)
+}
+
+/// The config as the server wants it: each value wrapped, and what the client is. Without `_wandb.t` a run counts as one
+/// that never began.
+fn config_json(run: &Run, metrics: &[Metric]) -> String {
+    let mut fields: Vec<_> = run
+        .config
+        .iter()
+        .map(|(key, value)| format!("{}:{{\"value\":{value}}}", json::string(key)))
+        .collect();
+    let own = json!({"value": {
+        "cli_version": CLIENT_VERSION,
+        "t": {"5": CLIENT_VERSION, "12": CLIENT_VERSION, "13": platform()},
+        "m": metric_list(metrics),
+    }});
+    fields.push(format!("\"_wandb\":{own}"));
+    format!("{{{}}}", fields.join(","))
+}
+
+/// Metrics by field number; a step metric is named by its place in the list, counted from 1.
+fn metric_list(metrics: &[Metric]) -> Vec<Value> {
+    let place = |name: &str| metrics.iter().position(|metric| metric.name == name);
+    let entry = |metric: &Metric| {
+        let mut entry = Map::new();
+        let (field, name) = if metric.glob.is_empty() {
+            ("1", &metric.name)
+        } else {
+            ("2", &metric.glob)
+        };
+        entry.insert(field.into(), name.as_str().into());
+        let step = place(&metric.step_metric).filter(|_| !metric.step_metric.is_empty());
+        let mut options = vec![3];
+        if let Some(place) = step {
+            entry.insert("5".into(), (place + 1).into());
+            options.insert(0, 1);
+        }
+        entry.insert("6".into(), options.into());
+        let rules: Vec<_> = metric.summary.iter().map(|rule| rule.field()).collect();
+        entry.insert("7".into(), rules.into());
+        Value::Object(entry)
+    };
+    metrics.iter().map(entry).collect()
+}
+
+/// The config as a YAML file: JSON is YAML, so only the outermost mapping is spelled out.
+fn config_yaml(config: &str) -> String {
+    let Ok(Value::Object(config)) = serde_json::from_str(config) else {
+        return String::new();
+    };
+    let entry = |(key, value): (String, Value)| format!("{}: {value}\n", json::string(&key));
+    config.into_iter().map(entry).collect()
+}
+
+impl SummaryRule {
+    /// Its number, in configs and logs alike.
+    pub(super) fn field(self) -> u32 {
+        match self {
+            Self::Min => 1,
+            Self::Max => 2,
+            Self::Mean => 3,
+            Self::Last => 5,
+            Self::First => 8,
+        }
+    }
+
+    pub(super) fn of_field(field: u32) -> Option<Self> {
+        let rules = [Self::Min, Self::Max, Self::Mean, Self::Last, Self::First];
+        rules.into_iter().find(|rule| rule.field() == field)
+    }
+}
+
+/// Between 0 and 1. The standard library's source of chance: each hasher has keys of its own.
+fn chance() -> f64 {
+    let bits = std::hash::RandomState::new().build_hasher().finish();
+    (bits >> 11) as f64 / (1u64 << 53) as f64
+}
+
+/// How to send what is left, for messages.
+pub(super) fn sync_command(folder: &Path) -> String {
+    format!("tpu-train sync {}", folder.display())
+}
