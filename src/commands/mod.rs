@@ -9,6 +9,7 @@ mod inspect;
 mod plan;
 mod runs;
 pub(crate) mod show;
+mod sync;
 mod table;
 mod train;
 mod upload;

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use tt_config::Diagnostics;
 
-use super::{batch, diff, doctor, export, generate, inspect, plan, runs, train, upload};
+use super::{batch, diff, doctor, export, generate, inspect, plan, runs, sync, train, upload};
 use crate::args::Options;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
@@ -146,8 +146,14 @@ pub(crate) const DOCTOR: Command = Command {
     work: Work::Plain(doctor::run),
 };
 
+const SYNC: Command = Command {
+    name: "sync",
+    about: "Send to Weights & Biases what runs have logged offline: [FOLDER]",
+    work: Work::Plain(sync::run),
+};
+
 pub(crate) const TABLE: &[Command] = &[
-    TRAIN, PLAN, BATCH, DIFF, GENERATE, EXPORT, UPLOAD, INSPECT, RUNS, DOCTOR,
+    TRAIN, PLAN, BATCH, DIFF, GENERATE, EXPORT, UPLOAD, INSPECT, RUNS, SYNC, DOCTOR,
 ];
 
 fn check_run(invocation: &Invocation) -> Result<(), Diagnostics> {
