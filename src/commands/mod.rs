@@ -10,6 +10,7 @@ mod plan;
 mod report;
 mod runs;
 pub(crate) mod show;
+mod sync;
 mod table;
 mod train;
 mod upload;

@@ -4,7 +4,9 @@ use std::process::ExitCode;
 
 use tt_config::Diagnostics;
 
-use super::{batch, diff, doctor, export, generate, inspect, plan, report, runs, train, upload};
+use super::{
+    batch, diff, doctor, export, generate, inspect, plan, report, runs, sync, train, upload,
+};
 use crate::args::Options;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
@@ -153,8 +155,14 @@ pub(crate) const DOCTOR: Command = Command {
     work: Work::Plain(doctor::run),
 };
 
+const SYNC: Command = Command {
+    name: "sync",
+    about: "Send to Weights & Biases what runs have logged offline: [FOLDER]",
+    work: Work::Plain(sync::run),
+};
+
 pub(crate) const TABLE: &[Command] = &[
-    TRAIN, PLAN, BATCH, DIFF, GENERATE, EXPORT, UPLOAD, INSPECT, RUNS, REPORT, DOCTOR,
+    TRAIN, PLAN, BATCH, DIFF, GENERATE, EXPORT, UPLOAD, INSPECT, RUNS, REPORT, SYNC, DOCTOR,
 ];
 
 fn check_run(invocation: &Invocation) -> Result<(), Diagnostics> {

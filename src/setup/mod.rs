@@ -21,7 +21,7 @@ use tt_checkpoint::Checkpoint;
 use tt_collators::{BatchSpec, BuildCollator, Pipeline, PipelineOptions};
 use tt_config::{Composition, Diagnostic, Diagnostics, Table};
 use tt_data::{DataConfig, DataError, OpenSource, Tokenizer, TokenizerOrigin};
-use tt_metrics::wandb::{self, Wandb, WandbConfig};
+use tt_metrics::wandb::{self, Environment, Wandb, WandbConfig};
 use tt_metrics::{Console, LoggingConfig, Sink};
 use tt_models::Model;
 use tt_nn::{ParamTree, Recompute};
@@ -521,7 +521,7 @@ fn build_sinks(
     }
     let mut types = config.sinks.values().map(|sink| sink.r#type.as_str());
     let has_word = config.sinks.contains_key(WANDB) || types.any(|it| it == "wandb.Wandb");
-    if !has_word && wandb::is_expected() {
+    if !has_word && wandb::is_expected(&Environment::of_process()) {
         let wandb = Wandb::new(WandbConfig::default()).by_itself();
         sinks.push((WANDB.to_owned(), Box::new(wandb)));
     }

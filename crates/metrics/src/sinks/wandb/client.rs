@@ -7,6 +7,7 @@
 //! - An answer of GraphQL may be an error with status 200.
 //! - `Retry-After` (seconds or a date) is obeyed, else `RateLimit-Reset`.
 
+use std::io;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -29,6 +30,8 @@ pub(super) enum Trouble {
     Passing {
         why: String,
         after: Option<Duration>,
+        /// Nobody is there.
+        is_absent: bool,
     },
     /// The server does not want it.
     Refused { status: u16, why: String },
@@ -193,7 +196,11 @@ impl Client {
         let data = match self.graphql("UpsertBucket", UPSERT, variables) {
             // Two writers at once: the next attempt finds it settled.
             Err(Trouble::Refused { status: 409, why }) => {
-                return Err(Trouble::Passing { why, after: None });
+                return Err(Trouble::Passing {
+                    why,
+                    after: None,
+                    is_absent: false,
+                });
             }
             data => data?,
         };
@@ -313,8 +320,16 @@ impl Client {
 
 /// Of a request without an answer. The address is not part of it: that of an upload is a signature.
 fn passing(error: &ureq::Error) -> Trouble {
-    let why = error.to_string();
-    Trouble::Passing { why, after: None }
+    let is_absent = match error {
+        ureq::Error::HostNotFound | ureq::Error::ConnectionFailed => true,
+        ureq::Error::Io(error) => error.kind() == io::ErrorKind::ConnectionRefused,
+        _ => false,
+    };
+    Trouble::Passing {
+        why: error.to_string(),
+        after: None,
+        is_absent,
+    }
 }
 
 fn later(status: u16, response: &mut Response<Body>) -> Trouble {
@@ -326,7 +341,11 @@ fn later(status: u16, response: &mut Response<Body>) -> Trouble {
             _ => None,
         });
     let why = format!("it answers {}", said(status, response));
-    Trouble::Passing { why, after }
+    Trouble::Passing {
+        why,
+        after,
+        is_absent: false,
+    }
 }
 
 fn refused(status: u16, response: &mut Response<Body>) -> Trouble {

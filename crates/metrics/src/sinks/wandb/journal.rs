@@ -50,8 +50,6 @@ pub(super) struct Journal {
     row: Option<Row>,
     /// Values of a step that is logged already.
     late: Items,
-    /// Behind the rows of earlier processes.
-    live_from: u64,
     last_step: Option<u64>,
     summary: Summary,
     system: Option<(System, Option<Instant>)>,
@@ -82,6 +80,8 @@ impl Journal {
             Vec::new()
         };
         let extent = segments::rewind(&logs, run.step)?;
+        // A log has whole seconds of it.
+        let runtime = extent.runtime.ceil();
         let is_offline = settings.mode.value == Mode::Offline || settings.server.key.is_err();
         let start_time = now();
         let folder = make_folder(&root, is_offline, &id)?;
@@ -108,9 +108,8 @@ impl Journal {
             git_commit: git(&["rev-parse", "HEAD"]).unwrap_or_default(),
             starting_step: run.step,
             start_time,
-            runtime: extent.runtime as i64,
+            runtime: runtime as i64,
         };
-        let live_from = shared.position();
         let key = settings.server.key.as_ref().ok();
         let key = key.map(|found| found.value.clone());
         let log = folder.join(format!("run-{id}.wandb"));
@@ -127,10 +126,9 @@ impl Journal {
             key,
             marks: Vec::new(),
             start_time,
-            runtime: extent.runtime,
+            runtime,
             row: None,
             late: Items::new(),
-            live_from,
             last_step: extent.last_step,
             summary: Summary::new(&config.summary),
             system: settings
@@ -225,7 +223,7 @@ impl Journal {
                 // Rows of earlier processes have none, nor those that came too thick.
                 let time = mark.map_or_else(now, |mark| mark.time);
                 if let Ok(Value::Object(row)) = serde_json::from_str(&line) {
-                    self.take_row(row, time, end > self.live_from)?;
+                    self.take_row(row, time, end > self.shared.live_from())?;
                 }
             }
         }
@@ -239,10 +237,10 @@ impl Journal {
         time: f64,
         is_live: bool,
     ) -> io::Result<()> {
-        let Some(step) = row.remove("step").and_then(|step| step.as_u64()) else {
+        let Some(step) = row.shift_remove("step").and_then(|step| step.as_u64()) else {
             return Ok(());
         };
-        let words = row.remove(NON_FINITE);
+        let words = row.shift_remove(NON_FINITE);
         let values: Items = row
             .into_iter()
             .map(|(key, value)| {
@@ -284,10 +282,7 @@ impl Journal {
         let mut items = Items::from([
             ("_step".to_owned(), row.step.to_string()),
             ("_timestamp".to_owned(), text::number(row.time)),
-            (
-                "_runtime".to_owned(),
-                text::number(micros(self.elapsed(row.time))),
-            ),
+            ("_runtime".to_owned(), text::seconds(self.elapsed(row.time))),
         ]);
         items.extend(row.items);
         items.extend(std::mem::take(&mut self.late));
@@ -305,7 +300,7 @@ impl Journal {
         let mut items = self.summary.items();
         items.insert("_step".to_owned(), step.to_string());
         items.insert("_timestamp".to_owned(), text::number(time));
-        items.insert("_runtime".to_owned(), text::number(micros(runtime)));
+        items.insert("_runtime".to_owned(), text::seconds(runtime));
         items.insert(STEP_METRIC.to_owned(), self.summary.step.to_string());
         let seconds = json!({"runtime": runtime as i64});
         items.insert("_wandb".to_owned(), seconds.to_string());
@@ -597,9 +592,5 @@ impl Totals {
 /// Unix time, seconds, to the microsecond: what a log keeps.
 pub(super) fn now() -> f64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    micros(since.unwrap_or_default().as_secs_f64())
-}
-
-fn micros(seconds: f64) -> f64 {
-    (seconds * 1e6).round() / 1e6
+    (since.unwrap_or_default().as_secs_f64() * 1e6).round() / 1e6
 }

@@ -16,6 +16,11 @@ pub(super) fn number(value: f64) -> String {
     }
 }
 
+/// A time, to the microsecond.
+pub(super) fn seconds(value: f64) -> String {
+    number((value * 1e6).round() / 1e6)
+}
+
 /// The number that a text stands for, if it is one.
 pub(super) fn parse_number(text: &str) -> Option<f64> {
     match text {

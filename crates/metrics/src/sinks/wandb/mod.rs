@@ -58,14 +58,15 @@ use crate::transcript;
 use client::Client;
 use journal::Journal;
 use segments::Segment;
-use settings::{OfRun, Settings, environment};
+use settings::{OfRun, Settings};
 use shared::{Mark, Shared};
 use upload::{Stop, Uploader, sync_command};
 
-pub use sync::{SyncError, SyncOptions, Synced, sync};
+pub use settings::Environment;
+pub use sync::{SyncError, Synced, sync};
 pub use timing::Timing;
 
-/// `kwargs` of `wandb.Wandb`. What is null is for the environment (`WANDB_PROJECT` and so on) to say.
+/// `kwargs` of `wandb.Wandb`. What is null is for the environment (WANDB_PROJECT and so on) to say.
 #[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct WandbConfig {
@@ -214,13 +215,14 @@ impl SummaryRule {
 }
 
 /// Whether the environment lets a user expect their runs at W&B: there is a key, and nothing says no.
-pub fn is_expected() -> bool {
-    settings::is_expected(&environment)
+pub fn is_expected(environment: &Environment) -> bool {
+    settings::is_expected(&|name| environment.get(name))
 }
 
 /// `wandb.Wandb`.
 pub struct Wandb {
     config: WandbConfig,
+    environment: Environment,
     /// Nobody has asked for it by name.
     is_by_itself: bool,
     running: Option<Running>,
@@ -239,6 +241,7 @@ impl Wandb {
     pub fn new(config: WandbConfig) -> Self {
         Self {
             config,
+            environment: Environment::of_process(),
             is_by_itself: false,
             running: None,
         }
@@ -249,6 +252,15 @@ impl Wandb {
     pub fn by_itself(self) -> Self {
         Self {
             is_by_itself: true,
+            ..self
+        }
+    }
+
+    /// The same with other variables than those of this process.
+    #[must_use]
+    pub fn in_environment(self, environment: Environment) -> Self {
+        Self {
+            environment,
             ..self
         }
     }
@@ -288,7 +300,8 @@ impl Sink for Wandb {
             name: run.name.clone(),
             notes: run.notes.clone(),
         };
-        let settings = Settings::find(&self.config, &of_run, &environment)?;
+        let var = |name: &str| self.environment.get(name);
+        let settings = Settings::find(&self.config, &of_run, &var)?;
         if settings.mode.value == Mode::Disabled {
             return Ok(());
         }

@@ -16,6 +16,9 @@ use std::path::{Path, PathBuf};
 use super::log::{Reader, Writer};
 use super::record::{Record, Run};
 
+/// Deeper there are no logs: `multirun/DATE/TIME/JOB/wandb/run-...`, in a project's folder.
+const MOST_LEVELS: usize = 8;
+
 /// One process's log.
 #[derive(Debug, Clone)]
 pub(super) struct Segment {
@@ -65,35 +68,38 @@ pub(super) fn root(dir: &Path) -> PathBuf {
     }
 }
 
-/// All logs of `id` below `root`, oldest first.
+/// All logs of `id` in the folders of `root`, oldest first.
 pub(super) fn of_run(root: &Path, id: &str) -> Vec<Segment> {
-    let mut segments = in_root(root);
+    let folders = entries(root);
+    let folders = folders.iter().filter(|path| !path.is_symlink());
+    let mut segments: Vec<_> = folders.flat_map(|path| in_folder(path)).collect();
     segments.retain(|segment| segment.run.id == id);
+    segments.sort_by(|a, b| a.run.start_time.total_cmp(&b.run.start_time));
     segments
 }
 
-/// The logs that a user may mean by `path`, oldest first: a log, its folder, the folder of those, or the one that holds it,
-/// such as a run's.
-pub(super) fn meant_by(path: &Path) -> Vec<Segment> {
+/// The logs in and below `path`, which may be one: those of a run, or of all runs in `outputs`.
+pub(super) fn below(path: &Path) -> Vec<Segment> {
     if path.is_file() {
         return Segment::open(path).into_iter().collect();
     }
-    for found in [in_folder(path), in_root(path), in_root(&root(path))] {
-        if !found.is_empty() {
-            return found;
-        }
-    }
-    Vec::new()
+    let mut segments = Vec::new();
+    collect(path, MOST_LEVELS, &mut segments);
+    segments
 }
 
-fn in_root(root: &Path) -> Vec<Segment> {
-    let mut segments: Vec<_> = entries(root)
-        .iter()
-        .filter(|path| !path.is_symlink())
-        .flat_map(|path| in_folder(path))
-        .collect();
-    segments.sort_by(|a, b| a.run.start_time.total_cmp(&b.run.start_time));
-    segments
+fn collect(folder: &Path, levels: usize, segments: &mut Vec<Segment>) {
+    segments.extend(in_folder(folder));
+    if levels == 0 {
+        return;
+    }
+    for path in entries(folder) {
+        let is_checkpoints = path.file_name().is_some_and(|name| name == "checkpoints");
+        // `latest-run` is a link to what is there anyway.
+        if path.is_dir() && !path.is_symlink() && !is_checkpoints {
+            collect(&path, levels - 1, segments);
+        }
+    }
 }
 
 fn in_folder(folder: &Path) -> Vec<Segment> {
@@ -127,18 +133,22 @@ pub(super) fn rewind(segments: &[Segment], step: u64) -> io::Result<Extent> {
     for segment in segments {
         let mut has_more = false;
         each(&segment.log, |record, _| {
-            match record {
-                Record::History { step: at, .. } if at > step => has_more = true,
-                Record::History { step, items } => {
-                    extent.last_step = extent.last_step.max(Some(step));
+            let runtime = match record {
+                Record::History { step: at, items } => {
+                    if at > step {
+                        has_more = true;
+                    } else {
+                        extent.last_step = extent.last_step.max(Some(at));
+                    }
+                    // Also of rows taken out, which may have been sent: time goes on.
                     let runtime = items.get("_runtime").and_then(|text| text.parse().ok());
-                    extent.runtime = extent.runtime.max(runtime.unwrap_or(0.0));
+                    runtime.unwrap_or(0.0)
                 }
-                Record::Exit { runtime, .. } => {
-                    extent.runtime = extent.runtime.max(runtime as f64);
-                }
-                _ => {}
-            }
+                Record::Run(run) => run.runtime as f64,
+                Record::Exit { runtime, .. } => runtime as f64,
+                _ => return Ok(()),
+            };
+            extent.runtime = extent.runtime.max(runtime);
             Ok(())
         })?;
         if has_more {

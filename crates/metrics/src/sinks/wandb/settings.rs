@@ -14,6 +14,7 @@
 //! | `WANDB_DISABLE_GIT`, `WANDB_DISABLE_CODE` | true: no commit, no patch |
 //! | `WANDB__DISABLE_STATS` | true: no system metrics |
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -66,11 +67,40 @@ impl fmt::Debug for ApiKey {
 /// What may be asked for by name: the environment, or what a test puts in its place.
 pub(super) type Vars<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// The variables of this process, without those that are empty.
-pub(super) fn environment(name: &str) -> Option<String> {
-    std::env::var(name)
-        .ok()
-        .filter(|value| !value.trim().is_empty())
+/// The variables that settings are read from.
+#[derive(Clone, Default)]
+pub struct Environment(Option<BTreeMap<String, String>>);
+
+impl Environment {
+    /// Those of this process.
+    pub fn of_process() -> Self {
+        Self(None)
+    }
+
+    /// These and no others.
+    pub fn of<'a>(vars: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
+        let vars = vars.into_iter();
+        Self(Some(
+            vars.map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .collect(),
+        ))
+    }
+
+    /// Empty is as good as not set.
+    pub(super) fn get(&self, name: &str) -> Option<String> {
+        let value = match &self.0 {
+            None => std::env::var(name).ok(),
+            Some(vars) => vars.get(name).cloned(),
+        };
+        value.filter(|value| !value.trim().is_empty())
+    }
+}
+
+impl fmt::Debug for Environment {
+    /// There may be a key in it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Environment(..)")
+    }
 }
 
 /// A value and who has said it.

@@ -14,6 +14,8 @@ const MOST_MARKS: usize = 1 << 20;
 pub(super) struct Shared {
     /// Up to where metrics.jsonl may be read.
     position: AtomicU64,
+    /// Behind the rows of earlier processes.
+    live_from: AtomicU64,
     marks: Mutex<Vec<Mark>>,
     ending: OnceLock<End>,
     is_log_closed: AtomicBool,
@@ -40,8 +42,9 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    /// The record is so long.
+    /// The record is so long before this process adds to it.
     pub(super) fn begin_at(&self, position: u64) {
+        self.live_from.store(position, Ordering::Release);
         self.position.store(position, Ordering::Release);
     }
 
@@ -57,6 +60,10 @@ impl Shared {
 
     pub(super) fn position(&self) -> u64 {
         self.position.load(Ordering::Acquire)
+    }
+
+    pub(super) fn live_from(&self) -> u64 {
+        self.live_from.load(Ordering::Acquire)
     }
 
     pub(super) fn take_marks(&self) -> Vec<Mark> {

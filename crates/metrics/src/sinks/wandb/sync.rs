@@ -4,24 +4,20 @@
 //! the rows of a log that was sent in part.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 use super::client::Client;
-use super::segments::{Segment, meant_by};
-use super::settings::{Server, environment};
+use super::segments::{Segment, below};
+use super::settings::Server;
 use super::shared::Shared;
 use super::upload::{Stop, Uploader};
-use super::{ResumeRule, Timing};
+use super::{Environment, ResumeRule, Timing};
 
-/// How logs are sent.
-#[derive(Debug, Clone, Default)]
-pub struct SyncOptions {
-    /// Also those that were sent as a whole before: what the server has of them is not sent again.
-    pub again: bool,
-    /// How long things take.
-    pub timing: Timing,
-}
+/// How often there may be something to say.
+const POLL: Duration = Duration::from_millis(100);
 
 /// What became of one run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,7 +55,7 @@ impl fmt::Display for SyncError {
         match self {
             Self::NoLog(path) => write!(
                 f,
-                "{} holds no W&B log: neither run-ID.wandb, nor folders run-... or offline-run-..., nor a folder wandb",
+                "{} holds no W&B log, which is called run-ID.wandb and lies in a folder wandb",
                 path.display()
             ),
             Self::Settings(why) => f.write_str(why),
@@ -68,39 +64,45 @@ impl fmt::Display for SyncError {
     }
 }
 
-/// Sends what `path` means: a log, its folder, a folder of such, or one with a folder `wandb`. Each run has an outcome;
-/// `say` gets what there is to say meanwhile.
+/// Sends the logs in and below `paths`. Each run has an outcome; `say` gets what there is to say meanwhile.
 pub fn sync(
-    path: &Path,
-    options: &SyncOptions,
+    paths: &[PathBuf],
+    environment: &Environment,
+    timing: Timing,
     say: &mut dyn FnMut(String),
 ) -> Result<Vec<Result<Synced, SyncError>>, SyncError> {
-    let server = Server::from_env(&environment).map_err(SyncError::Settings)?;
+    let server = Server::from_env(&|name| environment.get(name)).map_err(SyncError::Settings)?;
     if let Err(why) = &server.key {
         return Err(SyncError::Settings(why.clone()));
     }
-    let mut logs = meant_by(path);
-    if logs.is_empty() {
-        return Err(SyncError::NoLog(path.to_owned()));
+    let mut logs = Vec::new();
+    for path in paths {
+        let found = below(path);
+        if found.is_empty() {
+            return Err(SyncError::NoLog(path.to_owned()));
+        }
+        logs.extend(found);
     }
+    logs.sort_by(|a, b| a.run.start_time.total_cmp(&b.run.start_time));
+    logs.dedup_by(|a, b| a.log == b.log);
     let mut outcomes = Vec::new();
     while let Some(first) = logs.first() {
         let id = first.run.id.clone();
         let (of_run, others): (Vec<_>, _) = logs.into_iter().partition(|log| log.run.id == id);
         logs = others;
-        outcomes.push(sync_run(&id, of_run, &server, options, say));
+        outcomes.push(sync_run(&id, &of_run, &server, timing, say));
     }
     Ok(outcomes)
 }
 
 fn sync_run(
     id: &str,
-    logs: Vec<Segment>,
+    logs: &[Segment],
     server: &Server,
-    options: &SyncOptions,
+    timing: Timing,
     say: &mut dyn FnMut(String),
 ) -> Result<Synced, SyncError> {
-    if !options.again && logs.iter().all(Segment::is_synced) {
+    if logs.iter().all(Segment::is_synced) {
         return Ok(Synced {
             id: id.to_owned(),
             url: None,
@@ -109,29 +111,30 @@ fn sync_run(
         });
     }
     let shared = Arc::new(Shared::default());
-    shared.join_in();
-    let client = Client::new(server.clone(), options.timing);
-    let mut uploader = Uploader::new(
-        client,
-        options.timing,
-        shared.clone(),
-        ResumeRule::Allow,
-        false,
-    );
-    uploader.again = options.again;
-    let sent = uploader.send_all(&logs);
+    let client = Client::new(server.clone(), timing);
+    let mut uploader = Uploader::new(client, timing, shared.clone(), ResumeRule::Allow, false);
+    let sent = thread::scope(|scope| {
+        let sending = scope.spawn(|| uploader.send_all(logs));
+        while !sending.is_finished() {
+            thread::sleep(POLL);
+            shared.take_news().into_iter().for_each(&mut *say);
+        }
+        sending.join()
+    });
     shared.take_news().into_iter().for_each(say);
+    let stopped = |why: String| SyncError::Stopped {
+        id: id.to_owned(),
+        why,
+    };
     match sent {
-        Ok(sent) => Ok(Synced {
+        Ok(Ok(sent)) => Ok(Synced {
             id: id.to_owned(),
             url: Some(sent.url),
             rows: sent.rows,
             rows_there: sent.rows_there,
         }),
-        Err(stop) => Err(SyncError::Stopped {
-            id: id.to_owned(),
-            why: stop.to_string(),
-        }),
+        Ok(Err(stop)) => Err(stopped(stop.to_string())),
+        Err(_) => Err(stopped("it panicked".to_owned())),
     }
 }
 

@@ -71,8 +71,6 @@ pub(super) struct Uploader {
     pub(super) resume: ResumeRule,
     /// Whether the last log is still being written.
     pub(super) is_live: bool,
-    /// Also logs that were sent as a whole.
-    pub(super) again: bool,
     /// Since when no request has been answered.
     failing_since: Option<Instant>,
     is_said_to_fail: bool,
@@ -96,7 +94,6 @@ impl Uploader {
             shared,
             resume,
             is_live,
-            again: false,
             failing_since: None,
             is_said_to_fail: false,
             has_been_answered: false,
@@ -110,8 +107,7 @@ impl Uploader {
         let mut sent = Sent::default();
         for (index, segment) in segments.iter().enumerate() {
             let is_last = index + 1 == segments.len();
-            let is_done = segment.is_synced() && !self.again;
-            if is_done && !(is_last && self.is_live) {
+            if segment.is_synced() && !(is_last && self.is_live) {
                 continue;
             }
             self.place = segment.folder().display().to_string();
@@ -379,7 +375,7 @@ impl Uploader {
         let mut delay = self.timing.first_delay;
         loop {
             let was_ending = self.is_ending();
-            let (why, after) = match attempt(&self.client) {
+            let (why, after, is_absent) = match attempt(&self.client) {
                 Ok(answer) => {
                     self.succeeded();
                     return Ok(answer);
@@ -387,14 +383,18 @@ impl Uploader {
                 Err(Trouble::Refused { status, why }) => {
                     return Err(Stop::Refused { status, why });
                 }
-                Err(Trouble::Passing { why, after }) => (why, after),
+                Err(Trouble::Passing {
+                    why,
+                    after,
+                    is_absent,
+                }) => (why, after, is_absent),
             };
             let failing = self
                 .failing_since
                 .get_or_insert_with(Instant::now)
                 .elapsed();
             let is_hopeless = if self.is_live {
-                was_ending && !self.has_been_answered && after.is_none()
+                was_ending && is_absent && !self.has_been_answered
             } else {
                 failing >= seconds(self.timing.sync_patience)
             };
@@ -440,17 +440,15 @@ impl Uploader {
             return;
         }
         self.is_said_to_fail = true;
-        let text = if self.is_live {
-            format!(
-                "warning: W&B cannot be reached at {}: {why}; the run is logged to {} and sent once it can",
-                self.client.server.base_url, self.place
-            )
-        } else {
-            format!(
-                "warning: W&B cannot be reached at {}: {why}; trying on",
-                self.client.server.base_url
-            )
-        };
+        let text = format!(
+            "warning: W&B: nothing arrives at {} for now: {why}; {}",
+            self.client.server.base_url,
+            if self.is_live {
+                format!("the run is logged to {} and sent once it does", self.place)
+            } else {
+                "trying on".to_owned()
+            }
+        );
         self.shared.warn(text);
     }
 
@@ -598,7 +596,7 @@ impl Stream {
                     ("_timestamp".to_owned(), json::number(time)),
                     (
                         "_runtime".to_owned(),
-                        json::number(self.runtime + (time - self.start_time).max(0.0)),
+                        json::seconds(self.runtime + (time - self.start_time).max(0.0)),
                     ),
                 ]);
                 let named = items.into_iter();
