@@ -102,7 +102,7 @@ fn command_named(arg: &str) -> Result<Option<&'static Command>, UsageError> {
     }
 }
 
-fn request(args: Args, command: &'static Command) -> Result<Request, UsageError> {
+fn request(mut args: Args, command: &'static Command) -> Result<Request, UsageError> {
     if args.hydra_help {
         return Ok(Request::HydraHelp(args));
     }
