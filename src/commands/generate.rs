@@ -66,8 +66,8 @@ pub(crate) fn run(invocation: Invocation) -> Result<ExitCode, Failure> {
     config.device.start_threads()?;
     let device = config.device.device().map_err(Failure::Request)?;
     let (checkpoint, base) = (&config.checkpoint, config.base.as_deref());
-    let stored = Stored::open(checkpoint, base, &invocation.plugins, device)
-        .map_err(Failure::Request)?;
+    let stored =
+        Stored::open(checkpoint, base, &invocation.plugins, device).map_err(Failure::Request)?;
     let tokenizer = Tokenizer::load(stored.tokenizer_folder(), None).map_err(Failure::request)?;
     let tokenizer = Arc::new(tokenizer);
 
