@@ -27,7 +27,7 @@ pub use remote::{RemoteFile, RemoteFiles};
 use crate::concat::concat;
 use crate::error::DataError;
 use crate::source::Source;
-use remote::PlacedFile;
+use remote::{AT_ONCE, PlacedFile};
 
 /// How rows are kept in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,15 +79,19 @@ pub(crate) fn open(
     columns: Option<&[String]>,
     remotes: &RemoteFiles,
 ) -> Result<Arc<dyn Source>, DataError> {
-    let sources = files.iter().map(|path| {
+    let mut sources = Vec::with_capacity(files.len());
+    for (index, path) in files.iter().enumerate() {
+        if index % AT_ONCE == 0 {
+            remotes.reach(&files[index..files.len().min(index + AT_ONCE)]);
+        }
         let format = format.or_else(|| Format::of(path)).ok_or_else(|| {
             let message =
                 "its name does not say what it is: .parquet, .arrow, .json, .jsonl (.gz, .zst)";
             DataError::file(path, message)
         })?;
-        format.open(path, columns, remotes)
-    });
-    Ok(concat(sources.collect::<Result<_, _>>()?))
+        sources.push(format.open(path, columns, remotes)?);
+    }
+    Ok(concat(sources))
 }
 
 /// What changes when the content of `files` does: length, beginning and end of each, as reading all of it would take as
@@ -99,7 +103,10 @@ pub(crate) fn fingerprint(
 ) -> Result<(), DataError> {
     const BYTES: u64 = 1 << 16;
     let mut bytes = vec![0; BYTES as usize];
-    for path in files {
+    for (index, path) in files.iter().enumerate() {
+        if index % AT_ONCE == 0 {
+            remotes.reach(&files[index..files.len().min(index + AT_ONCE)]);
+        }
         let mut read = || {
             let file = PlacedFile::open(path, remotes)?;
             let len = file.num_bytes();

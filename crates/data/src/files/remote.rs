@@ -10,8 +10,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// What is asked for at once, and how many of these are kept for all files together: pages are read one after another, a
 /// little at a time, from several columns in turn.
-const PART_BYTES: u64 = 2 << 20;
-const MAX_PARTS: usize = 32;
+const PART_BYTES: u64 = 1 << 20;
+const MAX_PARTS: usize = 64;
+/// Files whose ends are asked for at the same time.
+pub(super) const AT_ONCE: usize = 16;
 
 /// A file somewhere else.
 pub trait RemoteFile: Send + Sync {
@@ -38,6 +40,22 @@ impl RemoteFiles {
     /// Adds those of another.
     pub fn extend(&mut self, other: Self) {
         self.files.extend(other.files);
+    }
+
+    /// Asks for the beginnings and the ends of `paths`, [`AT_ONCE`] or fewer, all at the same time: one after another, many
+    /// files would take long to open. What goes wrong shows when they are read.
+    pub(super) fn reach(&self, paths: &[PathBuf]) {
+        std::thread::scope(|scope| {
+            for path in paths.iter().filter(|path| self.contains(path)) {
+                scope.spawn(move || {
+                    if let Ok(file) = PlacedFile::open(path, self) {
+                        let mut byte = [0];
+                        let _ = file.read_at(&mut byte, 0);
+                        let _ = file.read_at(&mut byte, file.num_bytes().saturating_sub(1));
+                    }
+                });
+            }
+        });
     }
 
     pub(super) fn contains(&self, path: &Path) -> bool {
