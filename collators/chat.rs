@@ -57,6 +57,8 @@ pub struct ChatConfig {
     pub on_too_long: OnTooLong,
     /// What becomes of a conversation in which there is nothing to train on.
     pub on_no_target: OnNoTarget,
+    /// What becomes of a record of which no conversation can be made, or none that the template takes.
+    pub on_bad_record: OnBadRecord,
 }
 
 impl Default for ChatConfig {
@@ -76,6 +78,7 @@ impl Default for ChatConfig {
             packing_window: WINDOW,
             on_too_long: OnTooLong::Cut,
             on_no_target: OnNoTarget::Skip,
+            on_bad_record: OnBadRecord::Error,
         }
     }
 }
@@ -113,6 +116,16 @@ pub enum OnNoTarget {
     Skip,
     /// It is an error.
     Error,
+}
+
+/// What becomes of a malformed record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OnBadRecord {
+    /// It is an error.
+    Error,
+    /// It is left out, and counted.
+    Skip,
 }
 
 /// Turns conversations into tokens, of which the answers are to predict.
@@ -326,9 +339,17 @@ impl Collator for ChatCollator {
                 Problem::Tokenizer(error) => error,
             })
         };
-        let mut conversation = self.read(row)?;
+        let made = self
+            .read(row)
+            .and_then(|conversation| Ok((encode(&conversation)?, conversation)));
+        let (mut tokens, mut conversation) = match made {
+            Err(error) if self.config.on_bad_record == OnBadRecord::Skip && is_of_row(&error) => {
+                examples.skip();
+                return Ok(());
+            }
+            made => made?,
+        };
         let most = examples.sequence_length();
-        let mut tokens = encode(&conversation)?;
         let all_tokens = tokens.len();
         if all_tokens > most {
             match self.config.on_too_long {
@@ -388,6 +409,15 @@ impl Collator for ChatCollator {
             .is_some()
             .then(|| self.template.plain_source())
     }
+}
+
+/// Whether another row may be without fault. What is null is for `data.nulls` to judge.
+fn is_of_row(error: &DataError) -> bool {
+    use DataError::{BadRow, MissingField, WrongField};
+    matches!(
+        error,
+        BadRow { .. } | MissingField { .. } | WrongField { .. }
+    )
 }
 
 /// Takes a question with its answers out of the conversation, unless it is the only one.

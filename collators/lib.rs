@@ -46,8 +46,8 @@ use tt_data::{DataError, Row, Tokenizer};
 pub use baselines::Baselines;
 pub use batch::Batch;
 pub use chat::{
-    Answer, ChatCollator, ChatConfig, Columns, Conversation, OnNoTarget, OnTooLong, RecordFormat,
-    Rendered, Tags, TrainOn,
+    Answer, ChatCollator, ChatConfig, Columns, Conversation, OnBadRecord, OnNoTarget, OnTooLong,
+    RecordFormat, Rendered, Tags, TrainOn,
 };
 pub use example::{Example, Examples, LeftOut};
 pub use field::{Element, Field, IGNORE, Padding, Per, Slice, Values, WEIGHTS};

@@ -153,8 +153,8 @@ fn train(
             }
             _ => error.into(),
         });
-    report_fallbacks(device);
     let ended = outcome.and_then(|outcome| {
+        report_fallbacks(device);
         write_summary(&outcome, &baselines, &run_dir).map_err(Failure::run)?;
         Ok(outcome)
     });
@@ -227,8 +227,11 @@ fn finished(
         "{} has finished already, nothing is left to do; a greater trainer.max_steps goes on, resume=none starts afresh",
         folder.display()
     ));
-    // It may have been killed while it sent its last checkpoint.
     let config = &setup.trainer_config.checkpoint;
+    if config.hub.is_none() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    // It may have been killed while it sent its last checkpoint.
     let last =
         tt_checkpoint::latest(&tt_run::run_dir::checkpoints(folder)).map_err(Failure::run)?;
     if let Some(last) = last.checkpoint

@@ -5,17 +5,22 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use tt_config::Table;
 use tt_data::{
-    DataConfig, DataFiles, DatasetConfig, FilesConfig, HubConfig, OpenSource, by_split, holds_rows,
+    DataConfig, DataFiles, DatasetConfig, FilesConfig, HubConfig, MixtureConfig, OpenSource,
+    by_split, holds_rows,
 };
-use tt_hub::{Hub, Reference, RepoKind, Snapshot, Wait};
+use tt_hub::{Hub, Reference, RepoKind, Wait};
 
 use super::hub::{Files, may_be_id};
+use super::hub_configs::Configs;
+use super::hub_stream::Streamed;
 
 /// What `data.dataset.url` calls it.
 const HF: &str = "hf";
+const MIXTURE: &str = "mixture";
 
 /// The source that `url` means in the table of sources: `hf` for a data set on the Hub.
 pub(super) fn source<'a, B: Clone>(url: &'a str, sources: &Table<B>) -> &'a str {
@@ -29,17 +34,19 @@ pub(super) fn source<'a, B: Clone>(url: &'a str, sources: &Table<B>) -> &'a str 
     }
 }
 
-/// The same data on this machine. What is not on the Hub is as it is.
+/// The same data on this machine, that of a mixture too. What is not on the Hub is as it is.
 pub(super) fn local(
     config: &DataConfig,
     sources: &Table<OpenSource>,
 ) -> anyhow::Result<DataConfig> {
     let url = config.dataset.url.as_str();
+    if url == MIXTURE {
+        return mixture(config, sources);
+    }
     if source(url, sources) != HF {
         return Ok(config.clone());
     }
-    let kwargs = Value::Object(config.dataset.kwargs.clone());
-    let own: HubConfig = serde_json::from_value(kwargs).context("data.dataset.kwargs")?;
+    let own: HubConfig = typed(&config.dataset.kwargs)?;
     let named = match (&own.path, url) {
         (Some(path), HF) => path,
         (None, HF) => bail!("which data set? data.dataset.kwargs.path=user/name"),
@@ -52,7 +59,12 @@ pub(super) fn local(
     }
     let hub = Hub::from_env()?;
     let snapshot = hub.resolve(&reference, Wait::QUIET)?;
-    let files = files_of(&own, &reference, &snapshot)?;
+    let fetch = Files {
+        hub: &hub,
+        reference: &reference,
+        snapshot: &snapshot,
+    };
+    let files = files_of(&own, &fetch)?;
     let of_files = FilesConfig {
         data_files: None,
         split: own.split.unwrap_or_else(|| FilesConfig::default().split),
@@ -60,16 +72,16 @@ pub(super) fn local(
         columns: own.columns,
     };
     let wanted = of_files.splits(files.keys().map(String::as_str))?;
-    let fetch = Files {
-        hub: &hub,
-        reference: &reference,
-        snapshot: &snapshot,
-    };
+    let all = wanted.iter().flat_map(|split| &files[split]);
+    let streamed = Streamed::of(all.map(String::as_str), &hub, &snapshot);
     let mut data_files = Map::new();
-    for split in wanted {
-        let paths = files[&split].iter().map(|path| fetch.get(path));
+    for split in &wanted {
+        let paths = files[split].iter().map(|path| match streamed.place(path) {
+            Some(place) => Ok(place),
+            None => fetch.get(path),
+        });
         let paths = paths.collect::<anyhow::Result<Vec<_>>>()?;
-        data_files.insert(split, json!(paths));
+        data_files.insert(split.clone(), json!(paths));
     }
     let mut kwargs = Map::from_iter([
         ("data_files".to_owned(), Value::Object(data_files)),
@@ -81,21 +93,50 @@ pub(super) fn local(
     if let Some(columns) = of_files.columns {
         kwargs.insert("columns".to_owned(), json!(columns));
     }
+    let mut remote_files = config.remote_files.clone();
+    remote_files.extend(streamed.start(&reference)?);
     Ok(DataConfig {
         dataset: DatasetConfig {
             url: "files".to_owned(),
             kwargs,
         },
+        remote_files,
         ..config.clone()
     })
 }
 
+fn mixture(config: &DataConfig, sources: &Table<OpenSource>) -> anyhow::Result<DataConfig> {
+    let mut own: MixtureConfig = typed(&config.dataset.kwargs)?;
+    let mut local_config = config.clone();
+    for (index, part) in own.sources.iter_mut().enumerate() {
+        let of_part = DataConfig {
+            dataset: DatasetConfig {
+                url: part.url.clone(),
+                kwargs: part.kwargs.clone(),
+            },
+            ..config.clone()
+        };
+        let found = local(&of_part, sources).with_context(|| format!("source {index}"))?;
+        (part.url, part.kwargs) = (found.dataset.url, found.dataset.kwargs);
+        local_config.remote_files.extend(found.remote_files);
+    }
+    if let Value::Object(kwargs) = serde_json::to_value(own)? {
+        local_config.dataset.kwargs = kwargs;
+    }
+    Ok(local_config)
+}
+
+fn typed<T: DeserializeOwned>(kwargs: &Map<String, Value>) -> anyhow::Result<T> {
+    serde_json::from_value(Value::Object(kwargs.clone())).context("data.dataset.kwargs")
+}
+
 /// The files of rows in a repository, by split.
-fn files_of(
-    own: &HubConfig,
-    reference: &Reference,
-    snapshot: &Snapshot,
-) -> anyhow::Result<BTreeMap<String, Vec<String>>> {
+fn files_of(own: &HubConfig, fetch: &Files<'_>) -> anyhow::Result<BTreeMap<String, Vec<String>>> {
+    let Files {
+        reference,
+        snapshot,
+        ..
+    } = fetch;
     let all: Vec<&str> = snapshot
         .files
         .iter()
@@ -130,6 +171,11 @@ fn files_of(
             return found.collect();
         }
         None => {}
+    }
+    if reference.path.is_none()
+        && let Some(configs) = Configs::read(fetch)?
+    {
+        return configs.files(own.name.as_deref(), &all);
     }
     let within = |path: &str, folder: &str| {
         let rest = path.strip_prefix(folder);

@@ -5,7 +5,9 @@
 
 mod adapter;
 pub(crate) mod hub;
+mod hub_configs;
 mod hub_data;
+mod hub_stream;
 pub(crate) mod job;
 mod optimization;
 mod parameters;

@@ -2,10 +2,12 @@
 
 use std::fs;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::json;
 
-use crate::harness::{Finished, Place, Running, nano};
+use crate::harness::{Finished, Place, RunFolder, Running, entries, nano};
 use crate::hub_server::{Fault, Server, TOKEN};
 
 /// A folder, and a Hub with one model, `u/base`, which is also in the folder `base`.
@@ -420,4 +422,146 @@ fn a_data_set_on_the_hub_is_one_in_files() {
     ])
     .complains("no split `dev`; there is test, train, validation");
     refused(&["data=hf", "data.dataset.kwargs.path=hf://u/model"]).complains("is a model");
+}
+
+/// A Parquet file of the same rows and `more` bytes that nobody reads.
+fn padded(file: &[u8], more: usize) -> Vec<u8> {
+    let (rest, end) = file.split_at(file.len() - 8);
+    let footer = u32::from_le_bytes(end[..4].try_into().unwrap()) as usize;
+    let (data, footer) = rest.split_at(rest.len() - footer);
+    [data, &vec![0; more], footer, end].concat()
+}
+
+/// No whole file arrives, and yet there are batches, the same as of the files here; a run that began so goes on with the
+/// files, step by step as one that had them from the start.
+#[test]
+fn a_large_data_set_is_trained_on_while_it_is_fetched() {
+    let world = World {
+        place: Place::new(),
+        server: Server::start(),
+    };
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/data");
+    let golden = |name: &str| fs::read(folder.join(name)).expect("a file of rows");
+    let files = [
+        ("data/train-00000-of-00002.parquet", "text_zstd.parquet"),
+        ("data/train-00001-of-00002.parquet", "text_lz4.parquet"),
+        (
+            "data/validation-00000-of-00001.parquet",
+            "text_none.parquet",
+        ),
+    ];
+    let files = files.map(|(path, name)| (path, padded(&golden(name), 12 << 20)));
+    for (path, content) in &files {
+        let place = world.place.path().join(path);
+        fs::create_dir_all(place.parent().unwrap()).unwrap();
+        fs::write(place, content).unwrap();
+    }
+    let files = files
+        .each_ref()
+        .map(|(path, content)| (*path, &content[..], true));
+    world.server.repo("datasets/u/large", &files);
+    let is_open = Arc::new(AtomicBool::new(false));
+    world.server.state().whole_files = Some(Arc::clone(&is_open));
+
+    let common = ["data.nulls=skip", "data.tokenizer.vocab_size=300"];
+    let hub = ["data=hf", "data.dataset.kwargs.path=u/large"];
+    let here = ["data=parquet", "data.path=data"];
+    let batch = |data: &[&str]| {
+        let args = [
+            &["batch", "--json", "data.sequence_length=32"],
+            &common[..],
+            data,
+        ]
+        .concat();
+        let shown = world.run(&args).with_code(0).stdout;
+        let mut shown: serde_json::Value = serde_json::from_str(&shown).expect("JSON");
+        // Where rows are from differs.
+        let rows = shown[0]["rows"].as_array_mut().expect("rows");
+        let ids = rows.iter_mut().map(|row| row["input_ids"].take());
+        ids.collect::<Vec<_>>()
+    };
+    assert_eq!(batch(&hub), batch(&here));
+
+    let train = |data: &[&str], folder: &str, steps: u32| {
+        let (dir, steps) = (
+            format!("hydra.run.dir={folder}"),
+            format!("trainer.max_steps={steps}"),
+        );
+        let args = [&common[..], data, &[&dir, &steps]].concat();
+        world.run(&nano(&args)).with_code(0)
+    };
+    train(&hub, "hub", 2);
+    let snapshots = world
+        .place
+        .path()
+        .join("hf/hub/datasets--u--large/snapshots");
+    let is_here = || {
+        let all = entries(&snapshots).into_iter();
+        let parquet = all.flat_map(|commit| entries(&commit.join("data")));
+        parquet.count()
+    };
+    assert_eq!(is_here(), 0);
+    is_open.store(true, Ordering::SeqCst);
+    let done = train(&hub, "hub", 4);
+    assert!(!done.stdout.contains("the data has changed"), "{done:?}");
+    train(&here, "here", 4);
+    let steps = |name: &str| {
+        let rows = RunFolder(world.place.path().join(name)).timeless_rows();
+        let of_steps = rows.into_iter().filter(|row| row.contains("\"loss\":"));
+        of_steps.collect::<Vec<_>>()
+    };
+    assert_eq!(steps("hub").len(), 4);
+    assert_eq!(steps("hub"), steps("here"));
+}
+
+/// The page says which files make which part; a part may be one of a mixture.
+#[test]
+fn the_parts_of_a_data_set_are_those_that_its_page_names() {
+    let world = World {
+        place: Place::new(),
+        server: Server::start(),
+    };
+    let page = "---\nconfigs:\n- config_name: easy\n  data_files: a/*.jsonl\n- config_name: hard\n  data_files:\n  - split: train\n    path: b/x.jsonl\n---\n# Corpus\n";
+    let rows = |word: &str| format!("{{\"text\": \"{word} {word}\"}}\n").repeat(50);
+    let (easy, hard) = (rows("easy"), rows("hard"));
+    world.server.repo(
+        "datasets/u/parts",
+        &[
+            ("README.md", page.as_bytes(), false),
+            ("a/any.jsonl", easy.as_bytes(), false),
+            ("b/x.jsonl", hard.as_bytes(), false),
+        ],
+    );
+    let batch =
+        |more: &[&str]| world.run(&[&["batch", "data.tokenizer.vocab_size=300"], more].concat());
+    let part = |name: &str| format!("data.dataset.kwargs.name={name}");
+    let of = |name: &str| {
+        let args = ["data=hf", "data.dataset.kwargs.path=u/parts"];
+        batch(&[&args[..], &[&part(name)]].concat())
+    };
+    assert!(
+        !of("easy")
+            .with_code(0)
+            .prints("easy")
+            .stdout
+            .contains("hard")
+    );
+    assert!(
+        !of("hard")
+            .with_code(0)
+            .prints("hard")
+            .stdout
+            .contains("easy")
+    );
+    of("medium")
+        .with_code(2)
+        .complains("hf://datasets/u/parts has no part `medium`; it has easy, hard");
+    batch(&["data=hf", "data.dataset.kwargs.path=u/parts"])
+        .with_code(2)
+        .complains("choose one with data.dataset.kwargs.name: easy, hard");
+    let mixture = "data.dataset.kwargs.sources=[{url: hf, kwargs: {path: u/parts, name: easy}}, {url: u/parts, kwargs: {name: hard}}]";
+    batch(&["data=mixture", mixture])
+        .with_code(0)
+        .prints("easy")
+        .prints("hard");
 }

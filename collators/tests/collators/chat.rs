@@ -676,6 +676,13 @@ fn whole_turns_are_kept_where_they_fit() {
 
 /// What is left out of two rows, of which the other is short.
 fn left_out(kwargs: Value, seq_len: usize) -> Result<LeftOut, DataError> {
+    let short =
+        r#"{"messages": [{"role": "user", "content": ""}, {"role": "assistant", "content": ""}]}"#;
+    left_out_beside(short, kwargs, seq_len)
+}
+
+/// What is left out of two rows, of which `other` is the other.
+fn left_out_beside(other: &str, kwargs: Value, seq_len: usize) -> Result<LeftOut, DataError> {
     let collator = collator(kwargs);
     let shape = BatchShape {
         rows: 1,
@@ -683,9 +690,7 @@ fn left_out(kwargs: Value, seq_len: usize) -> Result<LeftOut, DataError> {
         pad_id: 0,
         vocab_size: tokenizer().vocab_size(),
     };
-    let short =
-        r#"{"messages": [{"role": "user", "content": ""}, {"role": "assistant", "content": ""}]}"#;
-    let source = Arc::new(Rows(vec![row(TWO_TURNS), row(short)]));
+    let source = Arc::new(Rows(vec![row(TWO_TURNS), row(other)]));
     let order = Order::new(0, Shard::default(), Some(2))?;
     let mut loader = Loader::new(
         source,
@@ -729,6 +734,21 @@ fn what_is_cut_and_left_out_is_counted() {
         no_target.contains("nothing to train on in the 12 tokens"),
         "{no_target}"
     );
+}
+
+#[test]
+fn malformed_records_are_errors_unless_they_are_to_be_left_out() {
+    for record in [
+        r#"{"messages": "hello"}"#,
+        r#"{"messages": [{"role": "user"}]}"#,
+        r#"{"messages": [{"role": "nobody", "content": "x"}]}"#,
+        r#"{"other": 1}"#,
+    ] {
+        let of = |kwargs| left_out_beside(record, kwargs, 4096);
+        assert!(of(json!({"template": "chatml"})).is_err(), "{record}");
+        let skip = json!({"template": "chatml", "on_bad_record": "skip"});
+        assert_eq!(of(skip).unwrap().rows, 1, "{record}");
+    }
 }
 
 #[test]

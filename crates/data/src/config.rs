@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::error::DataError;
+use crate::files::RemoteFiles;
 
 /// What to train on, and how it becomes batches.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -41,6 +42,9 @@ pub struct DataConfig {
     /// Batches are the same for any number.
     #[schemars(range(max = 256))]
     pub num_workers: usize,
+    /// Files of the data set that are not here yet: no key, but what is known of a data set on the Hub.
+    #[serde(skip)]
+    pub remote_files: RemoteFiles,
 }
 
 impl Default for DataConfig {
@@ -56,6 +60,7 @@ impl Default for DataConfig {
             nulls: Nulls::default(),
             collator: CollatorConfig::default(),
             num_workers: 1,
+            remote_files: RemoteFiles::default(),
         }
     }
 }

@@ -52,7 +52,10 @@ pub use blocks::Blocks;
 pub use config::{CollatorConfig, DataConfig, DatasetConfig, Nulls, TokenizerConfig, typed_kwargs};
 pub use cursor::Cursor;
 pub use error::DataError;
-pub use files::{DataFiles, FilesConfig, HubConfig, Paths, by_split, check_files, holds_rows};
+pub use files::{
+    DataFiles, FilesConfig, HubConfig, Paths, RemoteFile, RemoteFiles, by_split, check_files,
+    holds_rows,
+};
 pub use location::Location;
 pub use mixture::{MixtureConfig, MixtureSource};
 pub use order::{Order, Shard, WINDOW_BYTES};

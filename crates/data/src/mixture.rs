@@ -10,6 +10,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use tt_config::Table;
 
 use crate::blocks::Blocks;
 use crate::concat::Concat;
@@ -17,8 +18,11 @@ use crate::config::{DataConfig, DatasetConfig, typed_kwargs};
 use crate::error::DataError;
 use crate::part::Slice;
 use crate::row::Row;
-use crate::source::{Dataset, Source};
+use crate::source::{Dataset, OpenSource, Source};
+use crate::sources::SOURCES;
 
+/// What `data.dataset.url` calls it.
+pub(crate) const NAME: &str = "mixture";
 const KEY: &str = "data.dataset.kwargs.sources";
 
 /// `data.dataset.kwargs` of `mixture`.
@@ -65,7 +69,16 @@ impl Default for MixtureSource {
     }
 }
 
+/// A mixture of what this crate brings.
 pub(crate) fn open(config: &DataConfig) -> Result<Dataset, DataError> {
+    open_from(config, &SOURCES)
+}
+
+/// A mixture of what `table` has.
+pub(crate) fn open_from(
+    config: &DataConfig,
+    table: &Table<OpenSource>,
+) -> Result<Dataset, DataError> {
     let MixtureConfig { sources } = typed_kwargs("data.dataset.kwargs", &config.dataset.kwargs)?;
     let bad = |message: String| DataError::BadValue { key: KEY, message };
     if sources.is_empty() {
@@ -83,7 +96,7 @@ pub(crate) fn open(config: &DataConfig) -> Result<Dataset, DataError> {
             ..config.clone()
         };
         let of_source = |error: DataError| bad(format!("source {index}: {error}"));
-        let dataset = Dataset::open(&config).map_err(of_source)?;
+        let dataset = Dataset::open_from(&config, table).map_err(of_source)?;
         let capped = |split: &Arc<dyn Source>| match (split.num_rows(), source.max_rows) {
             (None, None) => Err(bad(format!(
                 "source {index}: `{}` has no end; give `max_rows`",
@@ -223,6 +236,46 @@ mod tests {
             ..MixtureSource::default()
         };
         given.iter().map(source).collect()
+    }
+
+    /// A source that a program of a user's own has brought.
+    fn tens(_: &DataConfig) -> Result<Dataset, DataError> {
+        struct Tens;
+        impl Source for Tens {
+            fn num_rows(&self) -> Option<u64> {
+                Some(10)
+            }
+            fn read(&self, index: u64, row: &mut Row) -> Result<(), DataError> {
+                row.text_mut("text").push_str(&index.to_string());
+                Ok(())
+            }
+        }
+        Ok(Dataset {
+            train: Arc::new(Tens),
+            validation: Arc::new(Tens),
+            fingerprint: "tens".to_owned(),
+        })
+    }
+
+    #[test]
+    fn a_mixture_is_of_what_the_table_has() {
+        let table = SOURCES.with(tt_config::Entry::new::<MixtureConfig>("tens", "", tens));
+        let kwargs =
+            serde_json::json!({"sources": [{"url": "tens"}, {"url": "stories", "max_rows": 5}]});
+        let config = DataConfig {
+            dataset: DatasetConfig {
+                url: NAME.to_owned(),
+                kwargs: kwargs.as_object().cloned().unwrap(),
+            },
+            ..DataConfig::default()
+        };
+        let mixed = Dataset::open_from(&config, &table).unwrap();
+        assert_eq!(mixed.train.num_rows(), Some(15));
+        let unknown = Dataset::open(&config).err().unwrap().to_string();
+        assert!(
+            unknown.contains("source 0") && unknown.contains("tens"),
+            "{unknown}"
+        );
     }
 
     #[test]

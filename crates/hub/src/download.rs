@@ -18,11 +18,7 @@ const CHUNK_BYTES: usize = 1 << 17;
 pub(crate) fn download(task: &Task, snapshot: &Snapshot, path: &str) -> Result<PathBuf, HubError> {
     let settings = &task.http.settings;
     let Snapshot { repo, commit, .. } = snapshot;
-    let file = snapshot.file(path).ok_or_else(|| HubError::NoFile {
-        repo: repo.clone(),
-        revision: snapshot.revision.clone(),
-        path: path.to_owned(),
-    })?;
+    let file = listed(snapshot, path)?;
     let cache = RepoCache::new(&settings.cache, repo);
     let pointer = cache.snapshot(commit).join(path);
     let mut meter = task.meter(path, file.size);
@@ -30,13 +26,8 @@ pub(crate) fn download(task: &Task, snapshot: &Snapshot, path: &str) -> Result<P
         meter.at(file.size);
         return Ok(pointer);
     }
-    let (None, Some(oid)) = (settings.offline, &file.oid) else {
-        return Err(HubError::Offline {
-            what: format!("{path} of {repo} at revision `{}`", snapshot.revision),
-            cache: settings.cache.clone(),
-            variable: settings.offline.unwrap_or("HF_HUB_OFFLINE"),
-        });
-    };
+    let source = Source::new(task, snapshot, file)?;
+    let oid = source.oid;
     let blob = cache.blob(oid);
     tt_disk::create_dir(tt_disk::parent(&blob))?;
     let lock = cache.lock(task, oid)?;
@@ -46,21 +37,6 @@ pub(crate) fn download(task: &Task, snapshot: &Snapshot, path: &str) -> Result<P
         return Ok(pointer);
     }
     if !is_of_size(&blob, file.size) {
-        let source = Source {
-            task,
-            url: task.http.url(&format!(
-                "{}/resolve/{commit}/{}",
-                repo.address(),
-                quoted(path, false)
-            )),
-            about: About {
-                repo: repo.clone(),
-                revision: snapshot.revision.clone(),
-                path: Some(path.to_owned()),
-            },
-            file,
-            oid,
-        };
         let partial = lock.partial(&blob);
         source.fetch(&partial, &mut meter)?;
         fs::rename(&partial, &blob).map_err(HubError::disk("write", &blob))?;
@@ -70,8 +46,28 @@ pub(crate) fn download(task: &Task, snapshot: &Snapshot, path: &str) -> Result<P
     cache.link(commit, path, oid, settings.symlinks)
 }
 
+/// A part of the file. It is not kept, nor can it be verified: only the whole has a hash.
+pub(crate) fn read_at(
+    task: &Task,
+    snapshot: &Snapshot,
+    path: &str,
+    start: u64,
+    length: usize,
+) -> Result<Vec<u8>, HubError> {
+    let source = Source::new(task, snapshot, listed(snapshot, path)?)?;
+    task.persist(&source.url, || source.part(start, length))
+}
+
+fn listed<'a>(snapshot: &'a Snapshot, path: &str) -> Result<&'a HubFile, HubError> {
+    snapshot.file(path).ok_or_else(|| HubError::NoFile {
+        repo: snapshot.repo.clone(),
+        revision: snapshot.revision.clone(),
+        path: path.to_owned(),
+    })
+}
+
 /// What was cut short by others, or by a full disk, is not the file.
-fn is_of_size(path: &Path, size: u64) -> bool {
+pub(crate) fn is_of_size(path: &Path, size: u64) -> bool {
     fs::metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.len() == size)
 }
 
@@ -84,7 +80,74 @@ struct Source<'a> {
     oid: &'a Oid,
 }
 
-impl Source<'_> {
+impl<'a> Source<'a> {
+    /// Error: the Hub is not to be asked.
+    fn new(task: &'a Task, snapshot: &Snapshot, file: &'a HubFile) -> Result<Self, HubError> {
+        let settings = &task.http.settings;
+        let Snapshot { repo, commit, .. } = snapshot;
+        let path = &file.path;
+        let (None, Some(oid)) = (settings.offline, &file.oid) else {
+            return Err(HubError::Offline {
+                what: format!("{path} of {repo} at revision `{}`", snapshot.revision),
+                cache: settings.cache.clone(),
+                variable: settings.offline.unwrap_or("HF_HUB_OFFLINE"),
+            });
+        };
+        Ok(Self {
+            task,
+            url: task.http.url(&format!(
+                "{}/resolve/{commit}/{}",
+                repo.address(),
+                quoted(path, false)
+            )),
+            about: About {
+                repo: repo.clone(),
+                revision: snapshot.revision.clone(),
+                path: Some(path.clone()),
+            },
+            file,
+            oid,
+        })
+    }
+
+    /// One attempt at `length` bytes from `start` on.
+    fn part(&self, start: u64, length: usize) -> Result<Vec<u8>, Failure> {
+        let (size, end) = (self.file.size, start + length as u64);
+        if length == 0 {
+            return Ok(Vec::new());
+        }
+        if end > size {
+            return Err(self
+                .corrupt(format!("it has {size} bytes, {start} to {end} are wanted"))
+                .into());
+        }
+        let range = format!("bytes={start}-{}", end - 1);
+        let headers = [("range", range.as_str(), For::All)];
+        let mut answer = self
+            .task
+            .send("GET", &self.url, &headers, None, &self.about)?;
+        self.check_tag(&answer)?;
+        let offered = answer.header("content-range").unwrap_or_default();
+        let is_meant = offered.starts_with(&format!("bytes {start}-{}/", end - 1));
+        let is_whole = answer.status() == 200 && start == 0 && end == size;
+        if !is_whole && !(answer.status() == 206 && is_meant) {
+            return Err(Failure::passing(format!(
+                "bytes {start} to {end} were asked for, the answer is {} with `{offered}`",
+                answer.status()
+            )));
+        }
+        let body = answer.response.body_mut().with_config().limit(u64::MAX);
+        let mut bytes = Vec::with_capacity(length);
+        let read = body.reader().take(length as u64).read_to_end(&mut bytes);
+        match read {
+            Ok(count) if count == length => Ok(bytes),
+            Ok(count) => Err(Failure::passing(format!(
+                "broken off after {count} of {length} bytes"
+            ))),
+            Err(error) => Err(Failure::passing(format!("broken off: {error}"))),
+        }
+    }
+
     /// Makes `partial` the whole file, durably.
     fn fetch(&self, partial: &Path, meter: &mut Meter) -> Result<(), HubError> {
         let mut is_second_try = false;

@@ -80,17 +80,24 @@ impl Hub {
         path: &str,
         wait: Wait<'_>,
     ) -> Result<PathBuf, HubError> {
-        let path = path.to_owned();
-        let file = snapshot.file(&path).cloned();
-        // Of many files, only the one that is wanted.
-        let snapshot = Snapshot {
-            files: file.into_iter().collect(),
-            repo: snapshot.repo.clone(),
-            revision: snapshot.revision.clone(),
-            commit: snapshot.commit.clone(),
-        };
+        let (snapshot, path) = (snapshot.of(path), path.to_owned());
         task::run(&self.http, wait, move |task| {
             download::download(task, &snapshot, &path)
+        })
+    }
+
+    /// `length` bytes of a file from `start` on, without the rest: of what is being downloaded, or is too much to be.
+    pub fn read_at(
+        &self,
+        snapshot: &Snapshot,
+        path: &str,
+        start: u64,
+        length: usize,
+        wait: Wait<'_>,
+    ) -> Result<Vec<u8>, HubError> {
+        let (snapshot, path) = (snapshot.of(path), path.to_owned());
+        task::run(&self.http, wait, move |task| {
+            download::read_at(task, &snapshot, &path, start, length)
         })
     }
 
@@ -141,6 +148,13 @@ impl Hub {
             }),
             None => Ok(()),
         }
+    }
+
+    /// The path of a file, if it has been downloaded.
+    pub fn find(&self, snapshot: &Snapshot, path: &str) -> Option<PathBuf> {
+        let file = snapshot.file(path)?;
+        let place = self.folder(snapshot).join(path);
+        download::is_of_size(&place, file.size).then_some(place)
     }
 
     /// Where the files of a snapshot are that have been downloaded.

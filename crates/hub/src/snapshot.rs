@@ -41,6 +41,16 @@ impl Snapshot {
     pub fn file(&self, path: &str) -> Option<&HubFile> {
         self.files.iter().find(|file| file.path == path)
     }
+
+    /// The same with no file but this one: of many files, only the one that is wanted.
+    pub(crate) fn of(&self, path: &str) -> Self {
+        Self {
+            files: self.file(path).cloned().into_iter().collect(),
+            repo: self.repo.clone(),
+            revision: self.revision.clone(),
+            commit: self.commit.clone(),
+        }
+    }
 }
 
 #[derive(Deserialize)]

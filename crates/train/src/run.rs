@@ -243,7 +243,7 @@ impl Run {
         let rows_before = before.rows + before.cut_rows;
         if (rows + cut_rows).checked_ilog2() != rows_before.checked_ilog2() {
             self.metrics.message(&format!(
-                "warning: before step {}: {rows} rows of data left out so far, with nothing to train on or too long; \
+                "warning: before step {}: {rows} rows of data left out so far, malformed, too long or with nothing to train on; \
                  {cut_rows} cut by {cut_tokens} tokens to fit into data.sequence_length={}",
                 self.training.step + 1,
                 self.data.sequence_length(),

@@ -20,13 +20,27 @@ use saphyr_parser::{Event, Parser, ScalarStyle, Span as Marks, Tag};
 use scalar::Integer;
 
 use crate::diagnostic::Diagnostic;
-use crate::origin::{Layer, Origin, Span};
+use crate::origin::{Layer, Origin, SourceFile, Span};
 use crate::value::{Key, KeyKind, Map, Node, Value};
 
 /// Deepest nesting of lists and mappings.
 pub(crate) const MAX_DEPTH: usize = 100;
 /// Most nodes in a file, so that a few aliases cannot ask for a terabyte.
 pub(crate) const MAX_NODES: usize = 200_000;
+
+impl Node {
+    /// Reads YAML that is no config: `name` is what messages call it.
+    pub fn from_yaml(name: &str, text: &str) -> Result<Self, Diagnostic> {
+        let file = SourceFile {
+            path: name.to_owned(),
+            text: text.to_owned(),
+        };
+        read(&Arc::new(Layer {
+            file: Arc::new(file),
+            chosen_by: None,
+        }))
+    }
+}
 
 /// Reads one document. An empty file is null.
 pub(crate) fn read(layer: &Arc<Layer>) -> Result<Node, Diagnostic> {

@@ -13,7 +13,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::split::Split;
-use super::{Format, find, fingerprint, open};
+use super::{Format, RemoteFiles, find, fingerprint, open};
 use crate::concat::concat;
 use crate::config::{DataConfig, typed_kwargs};
 use crate::error::DataError;
@@ -91,7 +91,8 @@ fn no_split<'a>(key: &'static str, name: &str, known: impl Iterator<Item = &'a s
 pub struct HubConfig {
     /// `user/name`, `user/name@revision` or `hf://datasets/user/name`, unless `data.dataset.url` is that.
     pub path: Option<String>,
-    /// The part of a data set that has several: the folder, or the beginning of its files' paths.
+    /// The part of a data set that has several: one that its page names (`configs` at the top of `README.md`), else the
+    /// folder, or the beginning of its files' paths.
     pub name: Option<String>,
     /// Which files; those that hold rows, if it is null: globs within the repository.
     pub data_files: Option<DataFiles>,
@@ -163,17 +164,19 @@ pub(crate) fn open_files(config: &DataConfig) -> Result<Dataset, DataError> {
 fn open_dataset(config: &DataConfig, format: Option<Format>) -> Result<Dataset, DataError> {
     const DATA_FILES: &str = "data.dataset.kwargs.data_files";
     let own: FilesConfig = typed_kwargs("data.dataset.kwargs", &config.dataset.kwargs)?;
+    let remotes = &config.remote_files;
+    let find_files = |key, patterns: &[String]| Files::find(key, patterns, format, remotes);
     let mut files = match (&own.data_files, &config.path) {
-        (Some(DataFiles::Of(paths)), _) => Files::find(DATA_FILES, paths.as_slice(), format)?,
+        (Some(DataFiles::Of(paths)), _) => find_files(DATA_FILES, paths.as_slice())?,
         (Some(DataFiles::BySplit(splits)), _) => {
             let mut files = Files::default();
             for (name, paths) in splits {
-                let found = Files::find(DATA_FILES, paths.as_slice(), format)?.all();
+                let found = find_files(DATA_FILES, paths.as_slice())?.all();
                 files.0.insert(name.clone(), found);
             }
             files
         }
-        (None, Some(path)) => Files::find("data.path", std::slice::from_ref(path), format)?,
+        (None, Some(path)) => find_files("data.path", std::slice::from_ref(path))?,
         (None, None) => {
             let url = config.dataset.url.clone();
             return Err(DataError::MissingPath { url });
@@ -190,7 +193,7 @@ fn open_dataset(config: &DataConfig, format: Option<Format>) -> Result<Dataset, 
                         .to_owned(),
             });
         }
-        let found = Files::find("data.val_path", std::slice::from_ref(path), format)?.all();
+        let found = find_files("data.val_path", std::slice::from_ref(path))?.all();
         files.0.insert(VALIDATION.to_owned(), found);
     }
     let split = parse(SPLIT, &own.split)?;
@@ -200,8 +203,10 @@ fn open_dataset(config: &DataConfig, format: Option<Format>) -> Result<Dataset, 
     }
     let columns = own.columns.as_deref();
     let mut opened = BTreeMap::new();
-    let mut read =
-        |key, parts: &[Split]| files.rows(key, parts, format, columns, &mut hasher, &mut opened);
+    let mut read = |key, parts: &[Split]| {
+        let how = (format, columns, remotes);
+        files.rows(key, parts, how, &mut hasher, &mut opened)
+    };
     let train = read(SPLIT, &split)?;
     let (train, validation): (Arc<dyn Source>, Arc<dyn Source>) = match val_split {
         Some(text) => (train, read(VAL_SPLIT, &parse(VAL_SPLIT, &text)?)?),
@@ -238,11 +243,15 @@ impl Files {
         key: &'static str,
         patterns: &[String],
         format: Option<Format>,
+        remotes: &RemoteFiles,
     ) -> Result<Self, DataError> {
         let mut files = Self::default();
         for pattern in patterns {
             let path = Path::new(pattern);
-            if path.is_dir() {
+            if remotes.contains(path) {
+                let train = files.0.entry(TRAIN.to_owned()).or_default();
+                train.push(path.to_owned());
+            } else if path.is_dir() {
                 files.add_folder(key, path, format)?;
             } else {
                 let found = find(key, pattern)?;
@@ -296,8 +305,7 @@ impl Files {
         &self,
         key: &'static str,
         parts: &[Split],
-        format: Option<Format>,
-        columns: Option<&[String]>,
+        (format, columns, remotes): (Option<Format>, Option<&[String]>, &RemoteFiles),
         hasher: &mut blake3::Hasher,
         opened: &mut BTreeMap<String, Arc<dyn Source>>,
     ) -> Result<Arc<dyn Source>, DataError> {
@@ -306,11 +314,11 @@ impl Files {
             let Some(paths) = self.0.get(&part.name) else {
                 return Err(no_split(key, &part.name, self.0.keys().map(String::as_str)));
             };
-            fingerprint(paths, hasher)?;
+            fingerprint(paths, remotes, hasher)?;
             // Training and validation may be parts of one split, of which the files are gone through once.
             let whole = match opened.get(&part.name) {
                 Some(whole) => Arc::clone(whole),
-                None => open(paths, format, columns)?,
+                None => open(paths, format, columns, remotes)?,
             };
             opened.insert(part.name.clone(), Arc::clone(&whole));
             let num_rows = whole.num_rows().unwrap_or_default();

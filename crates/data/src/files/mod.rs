@@ -10,10 +10,9 @@ mod find;
 mod json;
 mod parquet;
 mod read_at;
+mod remote;
 mod split;
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -23,10 +22,12 @@ pub use check::check_files;
 pub use dataset::{DataFiles, FilesConfig, HubConfig, Paths, by_split, holds_rows};
 pub(crate) use dataset::{open_arrow, open_files, open_hub, open_jsonl, open_parquet};
 pub(crate) use find::find;
+pub use remote::{RemoteFile, RemoteFiles};
 
 use crate::concat::concat;
 use crate::error::DataError;
 use crate::source::Source;
+use remote::{AT_ONCE, PlacedFile};
 
 /// How rows are kept in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,41 +57,59 @@ impl Format {
         }
     }
 
-    fn open(self, path: &Path, columns: Option<&[String]>) -> Result<Arc<dyn Source>, DataError> {
+    fn open(
+        self,
+        path: &Path,
+        columns: Option<&[String]>,
+        remotes: &RemoteFiles,
+    ) -> Result<Arc<dyn Source>, DataError> {
         Ok(match self {
-            Self::Parquet => Arc::new(parquet::open(path, columns)?),
+            Self::Parquet => Arc::new(parquet::open(path, columns, remotes)?),
             Self::Arrow => Arc::new(arrow::open(path, columns)?),
             Self::Json => Arc::new(json::JsonFile::open(path, columns)?),
         })
     }
 }
 
-/// The rows of all `files`, in order; each of `format`, or of the one that its name says. Of `columns` if given.
+/// The rows of all `files`, in order; each of `format`, or of the one that its name says. Of `columns` if given. Parquet
+/// files may be among `remotes`.
 pub(crate) fn open(
     files: &[PathBuf],
     format: Option<Format>,
     columns: Option<&[String]>,
+    remotes: &RemoteFiles,
 ) -> Result<Arc<dyn Source>, DataError> {
-    let sources = files.iter().map(|path| {
+    let mut sources = Vec::with_capacity(files.len());
+    for (index, path) in files.iter().enumerate() {
+        if index % AT_ONCE == 0 {
+            remotes.reach(&files[index..files.len().min(index + AT_ONCE)]);
+        }
         let format = format.or_else(|| Format::of(path)).ok_or_else(|| {
             let message =
                 "its name does not say what it is: .parquet, .arrow, .json, .jsonl (.gz, .zst)";
             DataError::file(path, message)
         })?;
-        format.open(path, columns)
-    });
-    Ok(concat(sources.collect::<Result<_, _>>()?))
+        sources.push(format.open(path, columns, remotes)?);
+    }
+    Ok(concat(sources))
 }
 
 /// What changes when the content of `files` does: length, beginning and end of each, as reading all of it would take as
 /// long as training on it.
-pub(crate) fn fingerprint(files: &[PathBuf], hasher: &mut blake3::Hasher) -> Result<(), DataError> {
+pub(crate) fn fingerprint(
+    files: &[PathBuf],
+    remotes: &RemoteFiles,
+    hasher: &mut blake3::Hasher,
+) -> Result<(), DataError> {
     const BYTES: u64 = 1 << 16;
     let mut bytes = vec![0; BYTES as usize];
-    for path in files {
+    for (index, path) in files.iter().enumerate() {
+        if index % AT_ONCE == 0 {
+            remotes.reach(&files[index..files.len().min(index + AT_ONCE)]);
+        }
         let mut read = || {
-            let file = File::open(path)?;
-            let len = file.metadata()?.len();
+            let file = PlacedFile::open(path, remotes)?;
+            let len = file.num_bytes();
             hasher.update(&len.to_le_bytes());
             for start in [0, len.saturating_sub(BYTES)] {
                 let part = &mut bytes[..BYTES.min(len) as usize];

@@ -5,9 +5,7 @@
 //! than another. A reader that has come to the end of a block waits there for the next, so that a row group is gone through
 //! once; to begin in its middle, the pages before are skipped by the file's page index if it has one, else decompressed.
 
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -23,7 +21,7 @@ use parquet::file::metadata::PageIndexPolicy;
 use parquet::file::reader::{ChunkReader, Length};
 
 use super::block_file::{BlockFile, Decoder, Undecoded};
-use super::read_at::ReadAt;
+use super::remote::{PlacedFile, ReadOn, RemoteFiles};
 use crate::blocks::Blocks;
 use crate::error::DataError;
 use crate::order::WINDOW_BYTES;
@@ -33,12 +31,13 @@ const BLOCK_BYTES: u64 = 8 << 20;
 /// Readers that wait: row groups that are read in turns.
 const MAX_READERS: usize = 4;
 
-/// The rows of the file at `path`, of `columns` if given.
+/// The rows of the file at `path`, which may be among `remotes`; of `columns` if given.
 pub(super) fn open(
     path: &Path,
     columns: Option<&[String]>,
+    remotes: &RemoteFiles,
 ) -> Result<BlockFile<RowGroups>, DataError> {
-    let file = Shared::open(path).map_err(DataError::io(path))?;
+    let file = PlacedFile::open(path, remotes).map_err(DataError::io(path))?;
     let options = ArrowReaderOptions::new().with_page_index_policy(PageIndexPolicy::Optional);
     let metadata = ArrowReaderMetadata::load(&file, options)
         .map_err(|error| DataError::file(path, format!("not to be read as Parquet: {error}")))?;
@@ -78,7 +77,7 @@ pub(super) fn open(
 
 /// Row groups, each a run of blocks.
 pub(super) struct RowGroups {
-    file: Shared,
+    file: PlacedFile,
     metadata: ArrowReaderMetadata,
     projection: ProjectionMask,
     /// Of each run of blocks, the row group.
@@ -171,38 +170,23 @@ impl RowGroups {
     }
 }
 
-/// A file read at places.
-#[derive(Clone)]
-struct Shared {
-    file: Arc<File>,
-    len: u64,
-}
-
-impl Shared {
-    fn open(path: &Path) -> io::Result<Self> {
-        let file = Arc::new(File::open(path)?);
-        let len = file.metadata()?.len();
-        Ok(Self { file, len })
-    }
-}
-
-impl Length for Shared {
+impl Length for PlacedFile {
     fn len(&self) -> u64 {
-        self.len
+        self.num_bytes()
     }
 }
 
-impl ChunkReader for Shared {
-    type T = io::BufReader<ReadAt<Arc<File>>>;
+impl ChunkReader for PlacedFile {
+    type T = io::BufReader<ReadOn>;
 
     fn get_read(&self, start: u64) -> ParquetResult<Self::T> {
-        let file = Arc::clone(&self.file);
-        Ok(io::BufReader::new(ReadAt { file, at: start }))
+        let file = self.clone();
+        Ok(io::BufReader::new(ReadOn { file, at: start }))
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> ParquetResult<Bytes> {
         let mut bytes = vec![0; length];
-        self.file.read_exact_at(&mut bytes, start)?;
+        self.read_exact_at(&mut bytes, start)?;
         Ok(bytes.into())
     }
 }

@@ -92,6 +92,8 @@ pub struct State {
     pub part_bytes: Option<usize>,
     pub page: Option<usize>,
     pub quote_weakly: bool,
+    /// Whole large files are sent once this is true; parts of them always.
+    pub whole_files: Option<Arc<AtomicBool>>,
 }
 
 #[derive(Clone)]
@@ -205,6 +207,15 @@ impl Server {
         };
         self.state().requests.push(request.clone());
         if let Some(Fault::Until(is_open)) = &fault {
+            while !is_open.load(Ordering::SeqCst) {
+                thread::sleep(Duration::from_millis(5));
+            }
+        }
+        let range = request.header("range").unwrap_or("-");
+        let gate = self.state().whole_files.clone();
+        if let Some(is_open) = gate.filter(|_| request.target.contains("/storage"))
+            && range.ends_with('-')
+        {
             while !is_open.load(Ordering::SeqCst) {
                 thread::sleep(Duration::from_millis(5));
             }
@@ -601,26 +612,30 @@ fn ranged(request: &Request, content: Vec<u8>, etag: &str, ignores_range: bool) 
     let headers = vec![("etag", etag.to_owned())];
     let range = request.header("range").filter(|_| !ignores_range);
     let is_other = request.header("if-range").is_some_and(|tag| tag != etag);
-    let start = range.and_then(|range| {
-        range
-            .strip_prefix("bytes=")?
-            .strip_suffix('-')?
-            .parse::<usize>()
-            .ok()
+    let part = range.and_then(|range| {
+        let (start, end) = range.strip_prefix("bytes=")?.split_once('-')?;
+        let end = match end {
+            "" => content.len().saturating_sub(1),
+            end => end
+                .parse::<usize>()
+                .ok()?
+                .min(content.len().saturating_sub(1)),
+        };
+        Some((start.parse::<usize>().ok()?, end))
     });
-    match start.filter(|_| !is_other) {
+    match part.filter(|_| !is_other) {
         None => (200, headers, content),
-        Some(start) if start >= content.len() => (
+        Some((start, _)) if start >= content.len() => (
             416,
             vec![("content-range", format!("bytes */{}", content.len()))],
             vec![],
         ),
-        Some(start) => {
-            let range = format!("bytes {start}-{}/{}", content.len() - 1, content.len());
+        Some((start, end)) => {
+            let range = format!("bytes {start}-{end}/{}", content.len());
             (
                 206,
                 [headers, vec![("content-range", range)]].concat(),
-                content[start..].to_vec(),
+                content[start..=end].to_vec(),
             )
         }
     }
