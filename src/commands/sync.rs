@@ -15,13 +15,17 @@ use crate::out;
 pub(crate) fn run(folders: &[String], _options: &Options) -> Result<ExitCode, Failure> {
     let paths = given_or_usual(folders)?;
     let environment = Environment::of_process();
-    let outcomes = wandb::sync(&paths, &environment, Timing::default(), &mut |text| out::error_line(text));
+    let outcomes = wandb::sync(&paths, &environment, Timing::default(), &mut |text| {
+        out::error_line(text)
+    });
     let mut code = ExitCode::SUCCESS;
     for outcome in outcomes.map_err(Failure::request)? {
         match outcome {
             Ok(synced) => out::line(line(&synced)),
             Err(error @ SyncError::Stopped { .. }) => {
-                out::error_line(format_args!("error: {error}; what is missing goes when `tpu-train sync` is run again"));
+                out::error_line(format_args!(
+                    "error: {error}; what is missing goes when `tpu-train sync` is run again"
+                ));
                 code = ExitCode::FAILURE;
             }
             Err(error) => return Err(Failure::request(error)),
@@ -38,13 +42,20 @@ fn given_or_usual(folders: &[String]) -> Result<Vec<PathBuf>, Failure> {
         folders.iter().map(PathBuf::from).collect()
     };
     if paths.is_empty() {
-        return Err(Failure::Request(anyhow!("there is no folder outputs, multirun or wandb here; name the run's")));
+        return Err(Failure::Request(anyhow!(
+            "there is no folder outputs, multirun or wandb here; name the run's"
+        )));
     }
     Ok(paths)
 }
 
 fn line(synced: &Synced) -> String {
-    let Synced { id, url, rows, rows_there } = synced;
+    let Synced {
+        id,
+        url,
+        rows,
+        rows_there,
+    } = synced;
     match (url, rows_there) {
         (None, _) => format!("run {id}: sent before"),
         (Some(url), 0) => format!("run {id}: sent {rows} rows, {url}"),

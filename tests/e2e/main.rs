@@ -39,3 +39,4 @@ mod supervision;
 mod surface;
 mod sweep;
 mod tpu;
+mod wandb;

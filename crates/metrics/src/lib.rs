@@ -60,14 +60,10 @@ pub use tail::last_row_with;
 pub const TABLE: Table<BuildSink> = Table::new(
     "sink",
     &[
-        Entry::new::<ConsoleConfig>(
-            "console.Console",
-            "progress on standard output",
-            |kwargs| {
-                let config: ConsoleConfig = kwargs.extract()?;
-                Ok(Box::new(Console::new(config.progress)))
-            },
-        ),
+        Entry::new::<ConsoleConfig>("console.Console", "progress on standard output", |kwargs| {
+            let config: ConsoleConfig = kwargs.extract()?;
+            Ok(Box::new(Console::new(config.progress)))
+        }),
         Entry::new::<WandbConfig>("wandb.Wandb", "Weights & Biases", |kwargs| {
             let config: WandbConfig = kwargs.extract()?;
             Ok(Box::new(Wandb::new(config)))

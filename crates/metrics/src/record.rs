@@ -271,7 +271,8 @@ mod tests {
             let line = Record::from(record).to_line().unwrap();
             let row: serde_json::Value = serde_json::from_str(&line).unwrap();
             assert!(row["loss"].is_null() && row["z_loss"].is_null(), "{line}");
-            let expected = format!(",\"non_finite\":{{\"loss\":\"{word}\",\"z_loss\":\"NaN\"}}}}\n");
+            let expected =
+                format!(",\"non_finite\":{{\"loss\":\"{word}\",\"z_loss\":\"NaN\"}}}}\n");
             assert!(line.ends_with(&expected), "{line}");
         }
         let line = Record::from(step_record()).to_line().unwrap();

@@ -72,7 +72,10 @@ pub fn begin(file: &Path, header: &str) -> io::Result<()> {
         return Ok(());
     };
     let begun = OpenOptions::new().create(true).append(true).open(file);
-    if let Ok(length) = begun.as_ref().map(|it| it.metadata().map_or(0, |it| it.len())) {
+    if let Ok(length) = begun
+        .as_ref()
+        .map(|it| it.metadata().map_or(0, |it| it.len()))
+    {
         let _ = PLACE.set((file.to_owned(), length));
     }
     let begun = begun.and_then(|file| Writing::start(file, format!("{header}\n{waiting}")));

@@ -15,14 +15,26 @@ const NUM_STEPS: u64 = 50;
 const FAULTS: &[(&str, &str)] = &[
     ("none", ""),
     ("500s", "--fault-match file_stream --fail-first 3"),
-    ("500s at creation", "--fault-match UpsertBucket --fail-first 2"),
-    ("500s when asked", "--fault-match RunResumeStatus --fail-first 2"),
+    (
+        "500s at creation",
+        "--fault-match UpsertBucket --fail-first 2",
+    ),
+    (
+        "500s when asked",
+        "--fault-match RunResumeStatus --fail-first 2",
+    ),
     (
         "429 with Retry-After",
         "--fault-match file_stream --rate-limit-first 3 --retry-after 0.3",
     ),
-    ("429 beyond a rate", "--rate-limit 3 --rate-window 0.5 --retry-after 0.2"),
-    ("connections dropped before", "--fault-match file_stream --drop 3"),
+    (
+        "429 beyond a rate",
+        "--rate-limit 3 --rate-window 0.5 --retry-after 0.2",
+    ),
+    (
+        "connections dropped before",
+        "--fault-match file_stream --drop 3",
+    ),
     (
         "connections dropped after",
         "--fault-match file_stream --drop 3 --drop-mode after",
@@ -39,7 +51,10 @@ const FAULTS: &[(&str, &str)] = &[
     ("outage without answers", "--outage 0.4:1.5 --outage-drop"),
     ("latency", "--delay-ms 300"),
     ("uploads fail", "--fault-match upload --fail-first 2"),
-    ("a conflict at creation", "--fault-match UpsertBucket --fail-first 1 --fail-status 409"),
+    (
+        "a conflict at creation",
+        "--fault-match UpsertBucket --fail-first 1 --fail-status 409",
+    ),
 ];
 
 #[test]
@@ -79,19 +94,29 @@ fn a_run_is_sent_as_the_reference_client_sends_it() {
     let mut metrics = run.start(0);
     for step in 1..=3 {
         metrics.log(row(step)).unwrap();
-        metrics.log(val(step, [2.0, 1.0, 1.5][step as usize - 1])).unwrap();
+        metrics
+            .log(val(step, [2.0, 1.0, 1.5][step as usize - 1]))
+            .unwrap();
     }
     // Two samples of the system, and a silence that a heartbeat breaks.
     thread::sleep(Duration::from_millis(1200));
-    metrics.finish(&End::Failed("as it was asked to".into())).unwrap();
+    metrics
+        .finish(&End::Failed("as it was asked to".into()))
+        .unwrap();
 
     let stored = server.run();
     let history = lines(&stored, "history");
     assert_eq!(history.len(), 3, "a step is one row");
     assert_eq!(history[1]["val_loss"], 1.0);
-    assert!(history[1]["_timestamp"].as_f64().unwrap() > 1.7e9, "seconds");
+    assert!(
+        history[1]["_timestamp"].as_f64().unwrap() > 1.7e9,
+        "seconds"
+    );
     assert!(history[1]["_runtime"].as_f64().unwrap() < 60.0);
-    assert_eq!(stored["summary"]["val_loss"], json!({"min": 1.0, "last": 1.5}));
+    assert_eq!(
+        stored["summary"]["val_loss"],
+        json!({"min": 1.0, "last": 1.5})
+    );
     assert_eq!(stored["meta"]["tags"], json!(["a", "b"]));
     assert_eq!(stored["meta"]["groupName"], "sweep");
     assert_eq!(stored["exitcode"], 1);
@@ -100,13 +125,20 @@ fn a_run_is_sent_as_the_reference_client_sends_it() {
     assert!(own["t"].is_object());
     assert_eq!(own["m"][0], json!({"1": "trainer/step", "6": [3], "7": []}));
     assert_eq!(own["m"][1]["1"], "tokens");
-    assert_eq!(own["m"][2], json!({"1": "val_loss", "5": 1, "6": [1, 3], "7": [1, 5]}));
+    assert_eq!(
+        own["m"][2],
+        json!({"1": "val_loss", "5": 1, "6": [1, 3], "7": [1, 5]})
+    );
     let events = lines(&stored, "events");
     assert!(events.len() >= 2, "{events:?}");
     assert!(events[0]["system.memory_percent"].is_number() || cfg!(not(target_os = "linux")));
     assert!(stored["heartbeats"].as_u64().unwrap() >= 1);
     let text: Vec<_> = run.messages();
-    assert!(text.iter().any(|it| it.contains("/mock-entity/tpu-train/runs/k3v8x0qa")), "{text:?}");
+    assert!(
+        text.iter()
+            .any(|it| it.contains("/mock-entity/tpu-train/runs/k3v8x0qa")),
+        "{text:?}"
+    );
 
     let requests = server.requests();
     let ops: Vec<_> = requests.iter().filter_map(|it| it["op"].as_str()).collect();
@@ -115,7 +147,7 @@ fn a_run_is_sent_as_the_reference_client_sends_it() {
         let is_upload = request["op"] == "upload";
         assert_eq!(request["auth"].is_null(), is_upload, "{request}");
         if is_upload {
-            assert_eq!(request["headers"]["X-Key"], "a:b");
+            assert_eq!(request["headers"]["x-key"], "a:b");
         } else {
             assert_eq!(request["auth"]["user"], "api");
         }
@@ -155,7 +187,13 @@ fn nan_and_infinity_arrive_as_bare_words() {
         assert!(line.contains(&format!("\"loss\":{word},")), "{line}");
         assert!(!line.contains("non_finite"), "{line}");
     }
-    assert_eq!(run.messages().iter().filter(|it| it.contains("warning")).count(), 0);
+    assert_eq!(
+        run.messages()
+            .iter()
+            .filter(|it| it.contains("warning"))
+            .count(),
+        0
+    );
 }
 
 #[test]
@@ -166,6 +204,13 @@ fn batches_wait_for_their_time() {
     run.complete(1, 100, &End::Finished);
     assert_rows(&server.run(), 100);
     let requests = server.requests();
-    let streams: Vec<_> = requests.iter().filter(|it| it["op"] == "file_stream").collect();
-    assert!(streams.len() <= 5, "{} requests in about a second", streams.len());
+    let streams: Vec<_> = requests
+        .iter()
+        .filter(|it| it["op"] == "file_stream")
+        .collect();
+    assert!(
+        streams.len() <= 5,
+        "{} requests in about a second",
+        streams.len()
+    );
 }

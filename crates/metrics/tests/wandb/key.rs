@@ -14,9 +14,15 @@ fn a_key_that_is_refused_is_said_once_and_the_run_goes_on() {
     let run = Run::new(&server.url);
     run.complete(1, 50, &End::Finished);
     let said = run.messages();
-    let told: Vec<_> = said.iter().filter(|text| text.contains("refuses the key")).collect();
+    let told: Vec<_> = said
+        .iter()
+        .filter(|text| text.contains("refuses the key"))
+        .collect();
     assert_eq!(told.len(), 1, "{said:?}");
-    assert!(told[0].contains("invalid API key") && told[0].contains("tpu-train sync"), "{told:?}");
+    assert!(
+        told[0].contains("invalid API key") && told[0].contains("tpu-train sync"),
+        "{told:?}"
+    );
     assert_eq!(server.requests().len(), 1, "401 is final");
     let server = Server::start("");
     let run = run.with_var("WANDB_BASE_URL", &server.url);
@@ -30,7 +36,11 @@ fn a_key_that_is_refused_is_said_once_and_the_run_goes_on() {
 fn without_a_key_the_run_is_logged_offline() {
     let run = Run::new("http://127.0.0.1:9").with_var("WANDB_API_KEY", "");
     run.complete(1, 3, &End::Finished);
-    assert!(run.messages().join("\n").contains("no key"), "{:?}", run.messages());
+    assert!(
+        run.messages().join("\n").contains("no key"),
+        "{:?}",
+        run.messages()
+    );
     assert!(run.logs()[0].to_string_lossy().contains("offline-run-"));
 }
 
@@ -44,13 +54,19 @@ fn a_redirect_is_not_followed_with_the_key() {
     let redirecting = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         let _ = stream.read(&mut [0; 4096]);
-        let answer = format!("HTTP/1.1 307 Temporary Redirect\r\nLocation: {target}\r\nContent-Length: 0\r\n\r\n");
+        let answer = format!(
+            "HTTP/1.1 307 Temporary Redirect\r\nLocation: {target}\r\nContent-Length: 0\r\n\r\n"
+        );
         stream.write_all(answer.as_bytes()).unwrap();
     });
     run.complete(1, 3, &End::Finished);
     redirecting.join().unwrap();
     assert!(elsewhere.requests().is_empty());
-    assert!(run.messages().join("\n").contains("WANDB_BASE_URL"), "{:?}", run.messages());
+    assert!(
+        run.messages().join("\n").contains("WANDB_BASE_URL"),
+        "{:?}",
+        run.messages()
+    );
 }
 
 #[test]

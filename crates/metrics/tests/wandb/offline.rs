@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use tt_metrics::End;
-use tt_metrics::wandb::{Synced, SyncError, sync};
+use tt_metrics::wandb::{SyncError, Synced, sync};
 
 use crate::server::Server;
 use crate::{RUN_ID, Run, assert_rows, row, timing};
@@ -20,7 +20,12 @@ fn nobody() -> String {
 #[track_caller]
 fn send(run: &Run, server: &Server) -> Synced {
     let environment = run.environment_of(server);
-    let sent = sync(&[run.path().to_owned()], &environment, timing(), &mut |text| println!("{text}"));
+    let sent = sync(
+        &[run.path().to_owned()],
+        &environment,
+        timing(),
+        &mut |text| println!("{text}"),
+    );
     let mut sent = sent.unwrap();
     assert_eq!(sent.len(), 1);
     sent.remove(0).unwrap()
@@ -68,19 +73,27 @@ fn an_upload_that_broke_off_is_picked_up() {
     let run = Run::new(&nobody()).with_var("WANDB_MODE", "offline");
     run.complete(1, 50, &End::Finished);
     // The answer is lost, then the server refuses.
-    let server = Server::start("--fault-match file_stream --fault-skip 1 --fail-first 1 --fail-status 403");
+    let server =
+        Server::start("--fault-match file_stream --fault-skip 1 --fail-first 1 --fail-status 403");
     let log = run.logs().remove(0);
     let whole = fs::read(&log).unwrap();
     fs::write(&log, &whole[..whole.len() / 2]).unwrap();
     let first = send(&run, &server);
     assert!(first.rows > 5 && first.rows < 50, "{first:?}");
-    assert_eq!(server.run()["exitcode"], 1, "without an end it counts as killed");
+    assert_eq!(
+        server.run()["exitcode"],
+        1,
+        "without an end it counts as killed"
+    );
     run.forget_that_all_was_sent();
     fs::write(&log, &whole).unwrap();
     let paths = [run.path().to_owned()];
     let refused = sync(&paths, &run.environment_of(&server), timing(), &mut |_| {});
     let refused = refused.unwrap().remove(0).unwrap_err();
-    assert!(matches!(&refused, SyncError::Stopped { why, .. } if why.contains("403")), "{refused}");
+    assert!(
+        matches!(&refused, SyncError::Stopped { why, .. } if why.contains("403")),
+        "{refused}"
+    );
     let last = send(&run, &server);
     assert_eq!(last.rows + first.rows, 50);
     assert_rows(&server.run(), 50);
@@ -92,7 +105,10 @@ fn without_a_server_the_run_goes_on_and_says_how_to_send_it() {
     let run = Run::new(&nobody());
     let started = std::time::Instant::now();
     run.complete(1, 50, &End::Finished);
-    assert!(started.elapsed().as_secs() < 10, "nobody waits for a server that never was there");
+    assert!(
+        started.elapsed().as_secs() < 10,
+        "nobody waits for a server that never was there"
+    );
     let said = run.messages().join("\n");
     assert!(said.contains("not all of the run could be sent"), "{said}");
     assert!(said.contains("tpu-train sync"), "{said}");
@@ -110,7 +126,10 @@ fn a_server_that_dies_leaves_a_log_of_all() {
     for step in 1..=25 {
         metrics.log(row(step)).unwrap();
     }
-    while server.state()["runs"][0]["history"].as_array().is_none_or(Vec::is_empty) {
+    while server.state()["runs"][0]["history"]
+        .as_array()
+        .is_none_or(Vec::is_empty)
+    {
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
     drop(server);
@@ -128,7 +147,8 @@ fn a_server_that_dies_leaves_a_log_of_all() {
 
 #[test]
 fn a_stream_that_was_refused_is_sent_later_without_doubling() {
-    let server = Server::start("--fault-match file_stream --fault-skip 2 --fail-first 1 --fail-status 403");
+    let server =
+        Server::start("--fault-match file_stream --fault-skip 2 --fail-first 1 --fail-status 403");
     let run = Run::new(&server.url);
     run.complete(1, 50, &End::Finished);
     let stored = server.run();
@@ -147,7 +167,12 @@ fn a_stream_that_was_refused_is_sent_later_without_doubling() {
 fn a_folder_without_logs_is_said_to_have_none() {
     let folder = tempfile::tempdir().unwrap();
     let run = Run::new("http://127.0.0.1:9");
-    let error = sync(&[folder.path().to_owned()], &run.environment(), timing(), &mut |_| {});
+    let error = sync(
+        &[folder.path().to_owned()],
+        &run.environment(),
+        timing(),
+        &mut |_| {},
+    );
     assert!(matches!(error, Err(SyncError::NoLog(_))), "{error:?}");
 }
 
@@ -158,7 +183,11 @@ fn python_with_wandb() -> Option<PathBuf> {
     if found.is_ok_and(|output| output.status.success()) {
         return Some(python.into());
     }
-    assert!(std::env::var_os("CI").is_none(), "no wandb in {}", python.display());
+    assert!(
+        std::env::var_os("CI").is_none(),
+        "no wandb in {}",
+        python.display()
+    );
     None
 }
 

@@ -22,7 +22,10 @@ fn a_run_that_was_stopped_and_goes_on_looks_like_one() {
         .collect();
     assert!(runtimes.is_sorted(), "{runtimes:?}");
     let events = lines(&stored, "events");
-    let times: Vec<_> = events.iter().map(|it| it["_timestamp"].as_f64().unwrap()).collect();
+    let times: Vec<_> = events
+        .iter()
+        .map(|it| it["_timestamp"].as_f64().unwrap())
+        .collect();
     assert!(times.is_sorted(), "{times:?}");
 }
 
@@ -42,7 +45,9 @@ fn rows_beyond_the_restored_step_are_taken_back_where_they_were_not_sent() {
     let mut metrics = run.start(0);
     for step in 1..=30 {
         let loss = if step > 20 { 99.0 } else { row(step).loss };
-        metrics.log(tt_metrics::StepRecord { loss, ..row(step) }).unwrap();
+        metrics
+            .log(tt_metrics::StepRecord { loss, ..row(step) })
+            .unwrap();
     }
     metrics.finish(&End::Failed("it diverged".into())).unwrap();
     run.complete(21, 50, &End::Finished);

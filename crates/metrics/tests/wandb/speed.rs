@@ -58,10 +58,22 @@ fn a_server_that_hangs_is_not_felt_in_the_log_call() {
     }
     let started = Instant::now();
     metrics.finish(&End::Finished).unwrap();
-    assert!(started.elapsed() < Duration::from_secs(5), "the end waits for no more than the flush");
+    assert!(
+        started.elapsed() < Duration::from_secs(5),
+        "the end waits for no more than the flush"
+    );
     let mut times = times.lock().unwrap().clone();
     times.sort();
     let percentile = |p: usize| times[times.len() * p / 100];
-    println!("p50 {:?}, p99 {:?}, longest {:?}", percentile(50), percentile(99), times.last());
-    assert!(percentile(99) < Duration::from_micros(100), "{:?}", percentile(99));
+    println!(
+        "p50 {:?}, p99 {:?}, longest {:?}",
+        percentile(50),
+        percentile(99),
+        times.last()
+    );
+    assert!(
+        percentile(99) < Duration::from_micros(100),
+        "{:?}",
+        percentile(99)
+    );
 }

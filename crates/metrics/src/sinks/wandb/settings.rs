@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine;
 
-use super::{Mode, ResumeRule, WandbConfig};
+use super::config::{Mode, ResumeRule, WandbConfig};
 
 const BASE_URL: &str = "https://api.wandb.ai";
 /// What newer clients call the same service, and `wandb login` writes keys under.
@@ -80,7 +80,10 @@ impl Environment {
     /// These and no others.
     pub fn of<'a>(vars: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         let vars = vars.into_iter();
-        Self(Some(vars.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()))
+        Self(Some(
+            vars.map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .collect(),
+        ))
     }
 
     /// Empty is as good as not set.
@@ -232,11 +235,7 @@ impl Settings {
     }
 }
 
-fn mode(
-    config: &WandbConfig,
-    var: Vars<'_>,
-    files: &SettingsFiles,
-) -> Result<Found<Mode>, String> {
+fn mode(config: &WandbConfig, var: Vars<'_>, files: &SettingsFiles) -> Result<Found<Mode>, String> {
     if let Some(value) = config.mode {
         let from = "kwargs.mode".to_owned();
         return Ok(Found { value, from });
@@ -362,7 +361,9 @@ fn netrc_files(var: Vars<'_>) -> Vec<PathBuf> {
 }
 
 fn home(var: Vars<'_>) -> Option<PathBuf> {
-    var("HOME").or_else(|| var("USERPROFILE")).map(PathBuf::from)
+    var("HOME")
+        .or_else(|| var("USERPROFILE"))
+        .map(PathBuf::from)
 }
 
 /// The password for a machine, of words separated by blanks and line ends.
@@ -442,10 +443,11 @@ impl SettingsFiles {
 }
 
 /// Whether a user with these variables expects their runs at W&B: there is a key, and nothing says no.
-pub(super) fn is_expected(var: Vars<'_>) -> bool {
+pub fn is_expected(environment: &Environment) -> bool {
+    let var: Vars<'_> = &|name| environment.get(name);
     let files = SettingsFiles::read(var);
-    let is_on = mode(&WandbConfig::default(), var, &files)
-        .is_ok_and(|mode| mode.value != Mode::Disabled);
+    let is_on =
+        mode(&WandbConfig::default(), var, &files).is_ok_and(|mode| mode.value != Mode::Disabled);
     is_on && Server::find(None, var, &files).is_ok_and(|server| server.key.is_ok())
 }
 
@@ -455,11 +457,7 @@ mod tests {
 
     const KEY: &str = "0123456789012345678901234567890123456789";
 
-    fn find(
-        config: &WandbConfig,
-        run: &OfRun,
-        vars: &[(&str, &str)],
-    ) -> Result<Settings, String> {
+    fn find(config: &WandbConfig, run: &OfRun, vars: &[(&str, &str)]) -> Result<Settings, String> {
         Settings::find(config, run, &|name| of(vars, name))
     }
 
@@ -503,23 +501,36 @@ mod tests {
             KEY.replace('0', "n")
         );
         fs::write(path("netrc"), netrc).unwrap();
-        fs::write(path("settings"), format!("[default]\napi_key = {}\n", KEY.replace('0', "s"))).unwrap();
+        fs::write(
+            path("settings"),
+            format!("[default]\napi_key = {}\n", KEY.replace('0', "s")),
+        )
+        .unwrap();
         let key = |vars: &[(&str, &str)]| {
             let mut vars = vars.to_vec();
             vars.push(("WANDB_BASE_URL", "http://127.0.0.1:80/"));
             let settings = find(&WandbConfig::default(), &OfRun::default(), &vars).unwrap();
-            settings.server.key.map(|found| found.value.0.chars().next())
+            settings
+                .server
+                .key
+                .map(|found| found.value.0.chars().next())
         };
         let (netrc, config) = (path("netrc"), path(""));
-        let all = [("WANDB_API_KEY", KEY), ("NETRC", &netrc), ("WANDB_CONFIG_DIR", &config)];
+        let all = [
+            ("WANDB_API_KEY", KEY),
+            ("NETRC", &netrc),
+            ("WANDB_CONFIG_DIR", &config),
+        ];
         assert_eq!(key(&all), Ok(Some('0')));
         assert_eq!(key(&all[1..]), Ok(Some('n')));
         assert_eq!(key(&all[2..]), Ok(Some('s')));
         assert!(key(&[]).unwrap_err().contains("127.0.0.1:80"));
-        assert!(is_expected(&|name| of(&all[..1], name)));
-        assert!(!is_expected(&|name| of(&[], name)));
+        let is_expected =
+            |vars: &[(&str, &str)]| is_expected(&Environment::of(vars.iter().copied()));
+        assert!(is_expected(&all[..1]));
+        assert!(!is_expected(&[]));
         for off in [("WANDB_MODE", "disabled"), ("WANDB_DISABLED", "true")] {
-            assert!(!is_expected(&|name| of(&[all[0], off], name)));
+            assert!(!is_expected(&[all[0], off]));
         }
     }
 
@@ -539,7 +550,10 @@ mod tests {
             let vars = [("WANDB_API_KEY", wrong)];
             let settings = find(&WandbConfig::default(), &OfRun::default(), &vars).unwrap();
             let why = settings.server.key.unwrap_err();
-            assert!(why.contains("WANDB_API_KEY") && !why.contains(wrong), "{why}");
+            assert!(
+                why.contains("WANDB_API_KEY") && !why.contains(wrong),
+                "{why}"
+            );
         }
     }
 

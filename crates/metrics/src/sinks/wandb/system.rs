@@ -63,7 +63,10 @@ impl System {
         #[cfg(unix)]
         if let Ok(disk) = rustix::fs::statvfs(&self.folder) {
             let used = disk.f_blocks.saturating_sub(disk.f_bfree) as f64;
-            add("disk./.usagePercent", 100.0 * used / disk.f_blocks.max(1) as f64);
+            add(
+                "disk./.usagePercent",
+                100.0 * used / disk.f_blocks.max(1) as f64,
+            );
             add("disk./.usageGB", used * disk.f_frsize as f64 / 1e9);
         }
         let counters = Counters::read();
