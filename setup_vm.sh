@@ -4,7 +4,7 @@
 #   ./setup_vm.sh [HF_TOKEN] [WANDB_TOKEN]
 #
 # Either token may be absent or empty (''); what is stored already is then left as it is. Running it again changes nothing.
-# The binary does not read WANDB_TOKEN yet: runs are logged to disk only.
+# With WANDB_TOKEN runs are sent to Weights & Biases: see docs/tracking.md.
 # HF_TOKEN goes to ${HF_HOME:-~/.cache/huggingface}/token, WANDB_TOKEN to the entry for api.wandb.ai in ~/.netrc.
 set -euo pipefail
 

@@ -163,6 +163,10 @@ impl Launcher<'_> {
             // The folder holds this very job: it goes on from there, wherever `resume` let it begin.
             command.arg("resume=auto");
         }
+        // For W&B, where the jobs of a sweep belong together unless the user has a better name for them.
+        if std::env::var_os("WANDB_RUN_GROUP").is_none() {
+            command.env("WANDB_RUN_GROUP", self.group());
+        }
         if let Some(threads) = self.threads() {
             command.env("RAYON_NUM_THREADS", threads.to_string());
         }
@@ -176,6 +180,16 @@ impl Launcher<'_> {
             .start(job, &mut command)
             .with_context(|| format!("cannot start {}", self.program.display()))?;
         Ok(state)
+    }
+
+    /// The sweep by the last parts of its folder, such as `2026-01-31/12-00-00`.
+    fn group(&self) -> String {
+        let parts: Vec<_> = self
+            .folder
+            .iter()
+            .map(|part| part.to_string_lossy())
+            .collect();
+        parts[parts.len().saturating_sub(2)..].join("/")
     }
 
     /// Threads for each of the jobs that work side by side; `device.threads` goes before it.

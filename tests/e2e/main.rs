@@ -42,3 +42,4 @@ mod surface;
 mod sweep;
 mod tensorboard;
 mod tpu;
+mod wandb;

@@ -1,7 +1,7 @@
 //! What arrives, under every fault, and when.
 
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tt_metrics::End;
@@ -99,7 +99,15 @@ fn a_run_is_sent_as_the_reference_client_sends_it() {
             .unwrap();
     }
     // Two samples of the system, and a silence that a heartbeat breaks.
-    thread::sleep(Duration::from_millis(1200));
+    let patience = Instant::now() + Duration::from_secs(30);
+    while Instant::now() < patience {
+        thread::sleep(Duration::from_millis(50));
+        let run = &server.state()["runs"][0];
+        let num_events = run["events"].as_array().map_or(0, Vec::len);
+        if num_events >= 2 && run["heartbeats"].as_u64() > Some(0) {
+            break;
+        }
+    }
     metrics
         .finish(&End::Failed("as it was asked to".into()))
         .unwrap();
@@ -147,7 +155,7 @@ fn a_run_is_sent_as_the_reference_client_sends_it() {
         let is_upload = request["op"] == "upload";
         assert_eq!(request["auth"].is_null(), is_upload, "{request}");
         if is_upload {
-            assert_eq!(request["headers"]["X-Key"], "a:b");
+            assert_eq!(request["headers"]["x-key"], "a:b");
         } else {
             assert_eq!(request["auth"]["user"], "api");
         }

@@ -6,6 +6,7 @@ mod arrival;
 mod key;
 mod offline;
 mod resume;
+#[path = "../../../../tests/wandb/server.rs"]
 mod server;
 mod speed;
 

@@ -72,9 +72,9 @@ fn a_log_is_sent_later_and_never_twice() {
 fn an_upload_that_broke_off_is_picked_up() {
     let run = Run::new(&nobody()).with_var("WANDB_MODE", "offline");
     run.complete(1, 50, &End::Finished);
-    // The answer is lost, then the server refuses.
+    // The first upload is two requests; the second one is refused at once.
     let server =
-        Server::start("--fault-match file_stream --fault-skip 1 --fail-first 1 --fail-status 403");
+        Server::start("--fault-match file_stream --fault-skip 2 --fail-first 1 --fail-status 403");
     let log = run.logs().remove(0);
     let whole = fs::read(&log).unwrap();
     fs::write(&log, &whole[..whole.len() / 2]).unwrap();

@@ -8,6 +8,7 @@
 //! - `Retry-After` (seconds or a date) is obeyed, else `RateLimit-Reset`.
 
 use std::io;
+use std::thread;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -15,6 +16,8 @@ use ureq::http::Response;
 use ureq::tls::{RootCerts, TlsConfig};
 use ureq::{Agent, Body};
 
+use super::json::parse_line;
+use super::record::Run;
 use super::settings::{ApiKey, Server};
 use super::timing::{Timing, seconds};
 
@@ -65,10 +68,16 @@ pub(super) struct Stored {
     pub(super) summary: Option<Value>,
 }
 
+/// A file to be sent.
+pub(super) struct RunFile {
+    pub(super) name: String,
+    pub(super) content: Vec<u8>,
+}
+
 /// A run to be made, or to be told more of.
 pub(super) struct Upsert<'a> {
     pub(super) storage_id: Option<&'a str>,
-    pub(super) run: &'a super::record::Run,
+    pub(super) run: &'a Run,
     pub(super) entity: Option<&'a str>,
     pub(super) project: &'a str,
     /// JSON.
@@ -151,12 +160,10 @@ impl Client {
         // A string of an array of strings, each a line.
         let tail = |name: &str| -> Option<Value> {
             let lines: Vec<String> = serde_json::from_str(bucket[name].as_str()?).ok()?;
-            super::json::parse_line(lines.last()?)
+            parse_line(lines.last()?)
         };
         let history = tail("historyTail");
-        let summary = bucket["summaryMetrics"]
-            .as_str()
-            .and_then(super::json::parse_line);
+        let summary = bucket["summaryMetrics"].as_str().and_then(parse_line);
         let last_step = history
             .as_ref()
             .and_then(|line| line["_step"].as_u64())
@@ -220,35 +227,53 @@ impl Client {
         }
     }
 
-    /// Where to put a file of a run, for one use.
-    pub(super) fn put_file(
+    /// Sends files, all at once; each has an outcome.
+    pub(super) fn put_files(
         &self,
         bucket: &Bucket,
         id: &str,
-        name: &str,
-        content: &[u8],
-    ) -> Result<(), Trouble> {
+        files: &[RunFile],
+    ) -> Result<Vec<Result<(), Trouble>>, Trouble> {
+        let names: Vec<_> = files.iter().map(|file| &file.name).collect();
         let variables = json!({
-            "entity": bucket.entity, "project": bucket.project, "run": id, "files": [name],
+            "entity": bucket.entity, "project": bucket.project, "run": id, "files": names,
         });
         let data = self.graphql("CreateRunFiles", CREATE_FILES, variables)?;
         let answer = &data["createRunFiles"];
-        let files = answer["files"].as_array().into_iter().flatten();
-        let mut url = files
-            .filter(|file| file["name"] == name)
-            .filter_map(|file| file["uploadUrl"].as_str());
-        let Some(url) = url.next() else {
-            return Err(Trouble::Refused {
-                status: 200,
-                why: format!("the answer to CreateRunFiles has no address for {name}"),
-            });
-        };
         let headers = answer["uploadHeaders"].as_array().into_iter().flatten();
+        let headers: Vec<_> = headers
+            .filter_map(|header| header.as_str()?.split_once(':'))
+            .collect();
+        // By name and not by place. An address is for one use.
+        let url = |name: &str| {
+            let mut offered = answer["files"].as_array().into_iter().flatten();
+            offered.find(|file| file["name"] == name)?["uploadUrl"].as_str()
+        };
+        let put = |file: &RunFile| match url(&file.name) {
+            Some(url) => self.put(url, &headers, &file.content),
+            None => Err(Trouble::Refused {
+                status: 200,
+                why: "the answer to CreateRunFiles has no address for it".into(),
+            }),
+        };
+        Ok(thread::scope(|scope| {
+            let puts: Vec<_> = files.iter().map(|file| scope.spawn(|| put(file))).collect();
+            let ends = puts.into_iter().map(|put| {
+                let passing = |_| Trouble::Passing {
+                    why: "its thread panicked".into(),
+                    after: None,
+                    is_absent: false,
+                };
+                put.join().map_err(passing).flatten()
+            });
+            ends.collect()
+        }))
+    }
+
+    fn put(&self, url: &str, headers: &[(&str, &str)], content: &[u8]) -> Result<(), Trouble> {
         let mut request = self.agent.put(url);
-        for header in headers.filter_map(Value::as_str) {
-            if let Some((name, value)) = header.split_once(':') {
-                request = request.header(name, value.trim());
-            }
+        for (name, value) in headers {
+            request = request.header(*name, value.trim());
         }
         let sent = request
             .config()

@@ -5,31 +5,29 @@
 //! out, of a step that is logged already, goes with the next row.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
-use indexmap::IndexMap;
 use serde_json::{Map, Value, json};
 
+use super::config::{Mode, STEP_METRIC, WandbConfig};
+use super::json as text;
 use super::log::Writer;
 use super::record::{Items, Metric, Record, Run};
 use super::segments::{self, Segment};
 use super::settings::{ApiKey, Settings};
-use super::shared::{Mark, Shared};
+use super::shared::{Mark, Shared, now};
+use super::source::{git, metadata, without_password};
+use super::summary::Summary;
 use super::system::System;
+use super::tail::Tail;
 use super::timing::{Timing, seconds};
-use super::{Mode, SummaryRule, WandbConfig, json as text};
 use crate::environment::environment;
 use crate::record::NON_FINITE;
 use crate::sink::{End, RunInfo};
 
-/// What a run steps by, for the site.
-pub(super) const STEP_METRIC: &str = "trainer/step";
-/// A record of millions of rows is read piece by piece.
-const MAX_READ_BYTES: u64 = 16 << 20;
 /// A longer patch says little.
 const MAX_PATCH_BYTES: usize = 4 << 20;
 
@@ -50,6 +48,8 @@ pub(super) struct Journal {
     row: Option<Row>,
     /// Values of a step that is logged already.
     late: Items,
+    /// The run goes on from there.
+    restored_step: u64,
     last_step: Option<u64>,
     summary: Summary,
     system: Option<(System, Option<Instant>)>,
@@ -129,6 +129,7 @@ impl Journal {
             runtime,
             row: None,
             late: Items::new(),
+            restored_step: run.step,
             last_step: extent.last_step,
             summary: Summary::new(&config.summary),
             system: settings
@@ -255,7 +256,7 @@ impl Journal {
         self.summary.step = step;
         if self.last_step.is_some_and(|last| step <= last) {
             // What an earlier process had left to do when it logged the step.
-            if is_live {
+            if is_live && step == self.restored_step {
                 self.late.extend(values);
             }
             return Ok(());
@@ -420,177 +421,4 @@ fn metrics(config: &WandbConfig) -> Vec<Metric> {
         ..Metric::default()
     });
     metrics
-}
-
-fn metadata(environment: &Value, run: &Run) -> Value {
-    let cpu = &environment["cpu"];
-    let args = environment["args"].as_array().cloned().unwrap_or_default();
-    let started = jiff::Timestamp::from_microsecond((run.start_time * 1e6) as i64);
-    json!({
-        "os": std::env::consts::OS,
-        "startedAt": started.unwrap_or_default().to_string(),
-        "program": "tpu-train",
-        "args": args.get(1..).unwrap_or_default(),
-        "root": environment["working_dir"],
-        "host": run.host,
-        "executable": args.first(),
-        "cpu_count_logical": cpu["num_cores"],
-        "cpu": {"model": cpu["model"]},
-        "memory": {"total": environment["memory_bytes"].as_u64().map(|bytes| bytes.to_string())},
-        "git": {"remote": run.git_remote, "commit": run.git_commit},
-        "version": environment["version"],
-        "rustc": environment["rustc"],
-    })
-}
-
-fn git(args: &[&str]) -> Option<String> {
-    let output = Command::new("git")
-        .args(args)
-        .env("GIT_OPTIONAL_LOCKS", "0") // only looking
-        .output()
-        .ok()?;
-    let text = String::from_utf8_lossy(&output.stdout)
-        .trim_end()
-        .to_owned();
-    output.status.success().then_some(text)
-}
-
-/// `https://user:password@host/...` as it may be shown.
-fn without_password(url: &str) -> String {
-    match (url.split_once("://"), url.split_once('@')) {
-        (Some((scheme, rest)), Some((before, after))) if !before.contains(['?', '#']) => {
-            let has_user = rest
-                .split('/')
-                .next()
-                .is_some_and(|host| host.contains('@'));
-            if has_user {
-                format!("{scheme}://{after}")
-            } else {
-                url.to_owned()
-            }
-        }
-        _ => url.to_owned(),
-    }
-}
-
-/// Whole lines of a file that grows.
-struct Tail {
-    path: PathBuf,
-    position: u64,
-}
-
-impl Tail {
-    fn new(path: PathBuf, position: u64) -> Self {
-        Self { path, position }
-    }
-
-    /// The next that have come, each with the position behind it, up to `end`.
-    fn lines(&mut self, end: Option<u64>) -> io::Result<Vec<(String, u64)>> {
-        let mut file = match File::open(&self.path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            file => file?,
-        };
-        let end = end.unwrap_or(file.metadata()?.len());
-        if end <= self.position {
-            return Ok(Vec::new());
-        }
-        file.seek(SeekFrom::Start(self.position))?;
-        let mut bytes = Vec::new();
-        let length = (end - self.position).min(MAX_READ_BYTES);
-        file.take(length).read_to_end(&mut bytes)?;
-        let mut lines = Vec::new();
-        let mut position = self.position;
-        for line in bytes.split_inclusive(|&byte| byte == b'\n') {
-            let Some(line) = line.strip_suffix(b"\n") else {
-                break;
-            };
-            position += line.len() as u64 + 1;
-            lines.push((String::from_utf8_lossy(line).into_owned(), position));
-        }
-        self.position = position;
-        Ok(lines)
-    }
-}
-
-/// The last value of every metric, or what else was asked for.
-struct Summary {
-    rules: IndexMap<String, Vec<SummaryRule>>,
-    values: IndexMap<String, Totals>,
-    step: u64,
-}
-
-struct Totals {
-    first: String,
-    last: String,
-    min: f64,
-    max: f64,
-    sum: f64,
-    count: u64,
-}
-
-impl Summary {
-    fn new<'a>(rules: impl IntoIterator<Item = (&'a String, &'a Vec<SummaryRule>)>) -> Self {
-        let rules = rules.into_iter();
-        Self {
-            rules: rules
-                .map(|(key, rules)| (key.clone(), rules.clone()))
-                .collect(),
-            values: IndexMap::new(),
-            step: 0,
-        }
-    }
-
-    fn take(&mut self, key: &str, value: &str) {
-        let totals = self.values.entry(key.to_owned());
-        let totals = totals.or_insert_with(|| Totals {
-            first: value.to_owned(),
-            last: String::new(),
-            min: f64::INFINITY,
-            max: f64::NEG_INFINITY,
-            sum: 0.0,
-            count: 0,
-        });
-        totals.last = value.to_owned();
-        if let Some(number) = text::parse_number(value).filter(|number| !number.is_nan()) {
-            totals.min = totals.min.min(number);
-            totals.max = totals.max.max(number);
-            totals.sum += number;
-            totals.count += 1;
-        }
-    }
-
-    fn items(&self) -> Items {
-        let summed = |(key, totals): (&String, &Totals)| {
-            let value = match self.rules.get(key) {
-                Some(rules) if !rules.is_empty() => totals.ruled(rules),
-                _ => totals.last.clone(),
-            };
-            (key.clone(), value)
-        };
-        self.values.iter().map(summed).collect()
-    }
-}
-
-impl Totals {
-    fn ruled(&self, rules: &[SummaryRule]) -> String {
-        let value = |rule: &SummaryRule| match rule {
-            SummaryRule::First => Some(self.first.clone()),
-            SummaryRule::Last => Some(self.last.clone()),
-            _ if self.count == 0 => None,
-            SummaryRule::Min => Some(text::number(self.min)),
-            SummaryRule::Max => Some(text::number(self.max)),
-            SummaryRule::Mean => Some(text::number(self.sum / self.count as f64)),
-        };
-        let fields: Items = rules
-            .iter()
-            .filter_map(|rule| Some((rule.name().to_owned(), value(rule)?)))
-            .collect();
-        text::line(&fields)
-    }
-}
-
-/// Unix time, seconds, to the microsecond: what a log keeps.
-pub(super) fn now() -> f64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    (since.unwrap_or_default().as_secs_f64() * 1e6).round() / 1e6
 }

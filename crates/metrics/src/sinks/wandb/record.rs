@@ -18,6 +18,7 @@
 
 use indexmap::IndexMap;
 
+use super::config::SummaryRule;
 use super::log::Malformed;
 use super::proto::{self, Message, Value};
 
@@ -87,7 +88,7 @@ pub(super) struct Metric {
     /// Instead of a name.
     pub(super) glob: String,
     pub(super) step_metric: String,
-    pub(super) summary: Vec<super::SummaryRule>,
+    pub(super) summary: Vec<SummaryRule>,
 }
 
 impl Record {
@@ -259,7 +260,7 @@ impl Metric {
                 2 => metric.glob = value.text()?,
                 4 => metric.step_metric = value.text()?,
                 7 => proto::read(value.bytes()?, |field, _| {
-                    metric.summary.extend(super::SummaryRule::of_field(field));
+                    metric.summary.extend(SummaryRule::of_field(field));
                     Ok(())
                 })?,
                 _ => {}
@@ -404,7 +405,6 @@ fn decode_files(bytes: &[u8]) -> Result<Vec<String>, Malformed> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::SummaryRule;
     use super::*;
 
     #[test]

@@ -71,7 +71,11 @@ pub(super) fn root(dir: &Path) -> PathBuf {
 /// All logs of `id` in the folders of `root`, oldest first.
 pub(super) fn of_run(root: &Path, id: &str) -> Vec<Segment> {
     let folders = entries(root);
-    let folders = folders.iter().filter(|path| !path.is_symlink());
+    let is_named = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.contains(id) && !path.is_symlink()
+    };
+    let folders = folders.iter().filter(|path| is_named(path));
     let mut segments: Vec<_> = folders.flat_map(|path| in_folder(path)).collect();
     segments.retain(|segment| segment.run.id == id);
     segments.sort_by(|a, b| a.run.start_time.total_cmp(&b.run.start_time));
@@ -127,11 +131,12 @@ pub(super) struct Extent {
 }
 
 /// Takes rows of steps after `step` out of the logs: they are no longer true, and are made again. What has been sent of
-/// them stays at the server, which takes no second row of a step.
+/// them stays at the server, which takes no second row of a step; so a log that was sent as a whole stays as it is.
 pub(super) fn rewind(segments: &[Segment], step: u64) -> io::Result<Extent> {
     let mut extent = Extent::default();
     for segment in segments {
         let mut has_more = false;
+        let step = if segment.is_synced() { u64::MAX } else { step };
         each(&segment.log, |record, _| {
             let runtime = match record {
                 Record::History { step: at, items } => {

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine;
 
-use super::{Mode, ResumeRule, WandbConfig};
+use super::config::{Mode, ResumeRule, WandbConfig};
 
 const BASE_URL: &str = "https://api.wandb.ai";
 /// What newer clients call the same service, and `wandb login` writes keys under.
@@ -443,7 +443,8 @@ impl SettingsFiles {
 }
 
 /// Whether a user with these variables expects their runs at W&B: there is a key, and nothing says no.
-pub(super) fn is_expected(var: Vars<'_>) -> bool {
+pub fn is_expected(environment: &Environment) -> bool {
+    let var: Vars<'_> = &|name| environment.get(name);
     let files = SettingsFiles::read(var);
     let is_on =
         mode(&WandbConfig::default(), var, &files).is_ok_and(|mode| mode.value != Mode::Disabled);
@@ -524,10 +525,12 @@ mod tests {
         assert_eq!(key(&all[1..]), Ok(Some('n')));
         assert_eq!(key(&all[2..]), Ok(Some('s')));
         assert!(key(&[]).unwrap_err().contains("127.0.0.1:80"));
-        assert!(is_expected(&|name| of(&all[..1], name)));
-        assert!(!is_expected(&|name| of(&[], name)));
+        let is_expected =
+            |vars: &[(&str, &str)]| is_expected(&Environment::of(vars.iter().copied()));
+        assert!(is_expected(&all[..1]));
+        assert!(!is_expected(&[]));
         for off in [("WANDB_MODE", "disabled"), ("WANDB_DISABLED", "true")] {
-            assert!(!is_expected(&|name| of(&[all[0], off], name)));
+            assert!(!is_expected(&[all[0], off]));
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, Thread};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::sink::End;
 
@@ -149,4 +149,10 @@ impl Shared {
         }
         Vec::new()
     }
+}
+
+/// Unix time, seconds, to the microsecond: what a log keeps.
+pub(super) fn now() -> f64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    (since.unwrap_or_default().as_secs_f64() * 1e6).round() / 1e6
 }

@@ -10,11 +10,12 @@ use std::thread;
 use std::time::Duration;
 
 use super::client::Client;
+use super::config::ResumeRule;
 use super::segments::{Segment, below};
-use super::settings::Server;
+use super::settings::{Environment, Server};
 use super::shared::Shared;
+use super::timing::Timing;
 use super::upload::{Stop, Uploader};
-use super::{Environment, ResumeRule, Timing};
 
 /// How often there may be something to say.
 const POLL: Duration = Duration::from_millis(100);

@@ -16,25 +16,23 @@
 use std::fs;
 use std::hash::{BuildHasher, Hasher};
 use std::io;
-use std::path::Path;
+use std::path::{Component, Path};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use serde_json::{Map, Value, json};
-
-use super::client::{Bucket, Client, Stored, Trouble, Upsert};
+use super::client::{Bucket, Client, RunFile, Stored, Trouble, Upsert};
+use super::config::ResumeRule;
 use super::json;
 use super::log::Reader;
-use super::record::{CLIENT_VERSION, Items, Metric, Record, Run, platform};
+use super::record::{Metric, Record, Run};
 use super::segments::{Claim, Segment, each};
+use super::server_config::{config_json, config_yaml};
 use super::shared::Shared;
+use super::stream::Stream;
 use super::timing::{Timing, seconds};
-use super::{ResumeRule, SummaryRule};
 
 /// More is sent at once, in a request of its own.
 const MAX_REQUEST_BYTES: usize = 8 << 20;
-/// Of a row. The server takes no longer lines.
-const MAX_LINE_BYTES: usize = (10 << 20) - (100 << 10);
 
 /// Why nothing more is sent.
 #[derive(Debug)]
@@ -264,7 +262,7 @@ impl Uploader {
                 || is_due(heartbeat)
             {
                 self.request(stream, None)?;
-                if is_live {
+                if is_live && !self.is_ending() {
                     self.try_files(stream, segment);
                 }
             } else if is_live {
@@ -283,30 +281,26 @@ impl Uploader {
         config: &str,
         exit: Option<i64>,
     ) -> Result<(), Stop> {
+        // The rows come before everything else, if time is short.
+        if !stream.batch.is_empty() {
+            self.request(stream, None)?;
+        }
+        let mut files = read_files(segment, std::mem::take(&mut stream.files));
         if exit.is_some() {
-            let stored = Stored {
-                storage_id: None,
-                ..Stored::default()
-            };
-            let updated = self.upsert(&segment.run, &Some(stored), config);
+            let updated = self.upsert(&segment.run, &None, config);
             self.forgive("the last config", updated.map(drop))?;
             let ends = [
                 ("config.yaml", config_yaml(config)),
                 ("wandb-summary.json", json::line(&stream.summary)),
                 ("output.log", output(logs)?),
             ];
-            for (name, content) in ends {
-                let put = self.put(stream, name, content.as_bytes());
-                self.forgive(name, put)?;
-            }
+            files.extend(ends.map(|(name, content)| RunFile {
+                name: name.to_owned(),
+                content: content.into_bytes(),
+            }));
         }
-        for name in std::mem::take(&mut stream.files) {
-            let put = match fs::read(segment.folder().join("files").join(&name)) {
-                Ok(content) => self.put(stream, &name, &content),
-                Err(error) => Err(Stop::Disk(error)),
-            };
-            self.forgive(&name, put)?;
-        }
+        let put = self.put(stream, files);
+        self.forgive("files", put)?;
         if exit.is_some() || !stream.batch.is_empty() {
             self.request(stream, exit)?;
         }
@@ -325,32 +319,28 @@ impl Uploader {
         Ok(())
     }
 
-    fn put(&mut self, stream: &mut Stream, name: &str, content: &[u8]) -> Result<(), Stop> {
-        let (bucket, id) = (stream.bucket.clone(), stream.id.clone());
-        self.persist(|client| client.put_file(&bucket, &id, name, content))?;
-        stream.batch.uploaded.push(name.to_owned());
-        Ok(())
+    fn put(&mut self, stream: &mut Stream, mut files: Vec<RunFile>) -> Result<(), Stop> {
+        if files.is_empty() {
+            return Ok(());
+        }
+        let shared = self.shared.clone();
+        self.persist(|client| put_once(client, stream, &mut files, &shared))
     }
 
     /// One attempt at what is left of the files: the rows come first.
     fn try_files(&mut self, stream: &mut Stream, segment: &Segment) {
-        let files = std::mem::take(&mut stream.files);
-        for name in files {
-            let content = match fs::read(segment.folder().join("files").join(&name)) {
-                Ok(content) => content,
-                Err(_) => continue,
-            };
-            match self
-                .client
-                .put_file(&stream.bucket, &stream.id, &name, &content)
-            {
-                Ok(()) => stream.batch.uploaded.push(name),
-                Err(Trouble::Passing { .. }) => stream.files.push(name),
-                Err(Trouble::Refused { why, .. }) => {
-                    let text = format!("warning: W&B: {name} was not sent: {why}");
-                    self.shared.warn(text);
-                }
+        let mut files = read_files(segment, std::mem::take(&mut stream.files));
+        if files.is_empty() {
+            return;
+        }
+        let shared = self.shared.clone();
+        match put_once(&self.client, stream, &mut files, &shared) {
+            Err(Trouble::Refused { why, .. }) => {
+                let text = format!("warning: W&B: files were not sent: {why}");
+                self.shared.warn(text);
             }
+            // Those that are left.
+            _ => stream.files = files.into_iter().map(|file| file.name).collect(),
         }
     }
 
@@ -493,184 +483,47 @@ struct Head {
     files: Vec<String>,
 }
 
-/// What the server has been told, and what it has not yet.
-struct Stream {
-    bucket: Bucket,
-    id: String,
-    start_time: f64,
-    runtime: f64,
-    batch: Batch,
-    /// Where the next lines go.
-    history_line: u64,
-    event_line: u64,
-    output_line: u64,
-    /// Lines of output that are there already.
-    output_to_skip: u64,
-    last_step: Option<u64>,
-    last_event: Option<f64>,
-    summary: Items,
-    /// Names of files that are still to be sent.
-    files: Vec<String>,
-    last_request: Option<Instant>,
-    rows: u64,
-    rows_there: u64,
-}
-
-/// Lines for one request.
-#[derive(Default)]
-struct Batch {
-    history: Vec<String>,
-    events: Vec<String>,
-    output: Vec<String>,
-    has_summary: bool,
-    uploaded: Vec<String>,
-    is_preempting: bool,
-    bytes: usize,
-}
-
-impl Batch {
-    fn is_empty(&self) -> bool {
-        self.bytes == 0 && self.uploaded.is_empty() && !self.is_preempting && !self.has_summary
-    }
-}
-
-impl Stream {
-    fn new(bucket: Bucket, run: &Run, stored: &Stored, output_line: u64) -> Self {
-        let summary = stored.summary.as_ref().and_then(Value::as_object);
-        let summary = summary.into_iter().flatten();
-        Self {
-            bucket,
-            id: run.id.clone(),
-            start_time: run.start_time,
-            runtime: run.runtime as f64,
-            batch: Batch::default(),
-            history_line: stored.history_lines,
-            event_line: stored.event_lines,
-            output_line: stored.output_lines.max(output_line),
-            output_to_skip: stored.output_lines.saturating_sub(output_line),
-            last_step: stored.last_step,
-            last_event: stored.last_event,
-            summary: summary
-                .map(|(key, value)| (key.clone(), value.to_string()))
-                .collect(),
-            files: Vec::new(),
-            last_request: None,
-            rows: 0,
-            rows_there: 0,
+/// Sends files; those that another attempt may bring through stay.
+fn put_once(
+    client: &Client,
+    stream: &mut Stream,
+    files: &mut Vec<RunFile>,
+    shared: &Shared,
+) -> Result<(), Trouble> {
+    let outcomes = client.put_files(&stream.bucket, &stream.id, files)?;
+    let mut passing = Ok(());
+    for (file, outcome) in std::mem::take(files).into_iter().zip(outcomes) {
+        match outcome {
+            Ok(()) => stream.batch.uploaded.push(file.name),
+            Err(Trouble::Refused { why, .. }) => {
+                let name = &file.name;
+                shared.warn(format!("warning: W&B: {name} was not sent: {why}"));
+            }
+            trouble => {
+                passing = trouble;
+                files.push(file);
+            }
         }
     }
-
-    fn take(&mut self, record: Record, shared: &Shared) {
-        match record {
-            Record::History { step, mut items } => {
-                if self.last_step.is_some_and(|last| step <= last) {
-                    self.rows_there += 1;
-                    return;
-                }
-                items
-                    .entry("_step".to_owned())
-                    .or_insert_with(|| step.to_string());
-                let line = json::line(&items);
-                if line.len() > MAX_LINE_BYTES {
-                    shared.warn(format!(
-                        "warning: W&B takes no row of {} bytes: that of step {step} is left out",
-                        line.len()
-                    ));
-                    return;
-                }
-                self.last_step = Some(step);
-                self.rows += 1;
-                self.batch.bytes += line.len();
-                self.batch.history.push(line);
-            }
-            Record::Summary(items) => {
-                self.summary.extend(items);
-                self.batch.has_summary = true;
-            }
-            Record::Stats { time, items } => {
-                if self.last_event.is_some_and(|last| time <= last) {
-                    return;
-                }
-                let mut line = Items::from([
-                    ("_wandb".to_owned(), "true".to_owned()),
-                    ("_timestamp".to_owned(), json::number(time)),
-                    (
-                        "_runtime".to_owned(),
-                        json::seconds(self.runtime + (time - self.start_time).max(0.0)),
-                    ),
-                ]);
-                let named = items.into_iter();
-                line.extend(named.map(|(key, value)| (format!("system.{key}"), value)));
-                self.last_event = Some(time);
-                let line = json::line(&line);
-                self.batch.bytes += line.len();
-                self.batch.events.push(line);
-            }
-            Record::Output {
-                is_error,
-                time,
-                line,
-            } => {
-                if self.output_to_skip > 0 {
-                    self.output_to_skip -= 1;
-                    return;
-                }
-                let line = stamped(is_error, time, &line);
-                self.batch.bytes += line.len();
-                self.batch.output.push(line);
-            }
-            Record::Files(names) => self.files.extend(names),
-            Record::Preempting => self.batch.is_preempting = true,
-            _ => {}
-        }
-    }
-
-    /// What has been gathered, as the body of a request. Its lines have their numbers from here on.
-    fn body(&mut self, exit: Option<i64>) -> String {
-        let batch = std::mem::take(&mut self.batch);
-        let mut files = Map::new();
-        let mut add = |name: &str, next: &mut u64, lines: Vec<String>| {
-            if !lines.is_empty() {
-                let offset = *next;
-                *next += lines.len() as u64;
-                files.insert(name.into(), json!({"offset": offset, "content": lines}));
-            }
-        };
-        add("wandb-history.jsonl", &mut self.history_line, batch.history);
-        add("wandb-events.jsonl", &mut self.event_line, batch.events);
-        add("output.log", &mut self.output_line, batch.output);
-        if batch.has_summary {
-            add(
-                "wandb-summary.json",
-                &mut 0,
-                vec![json::line(&self.summary)],
-            );
-        }
-        let mut body = Map::new();
-        if !files.is_empty() {
-            body.insert("files".into(), files.into());
-        }
-        if !batch.uploaded.is_empty() {
-            body.insert("uploaded".into(), batch.uploaded.into());
-        }
-        if batch.is_preempting {
-            body.insert("preempting".into(), true.into());
-        }
-        if let Some(code) = exit {
-            body.insert("complete".into(), true.into());
-            body.insert("exitcode".into(), code.into());
-        }
-        Value::Object(body).to_string()
-    }
+    passing
 }
 
-/// A line of output as the site shows it: UTC, microseconds, no zone.
-fn stamped(is_error: bool, time: f64, line: &str) -> String {
-    let micros = (time * 1e6).round() as i64;
-    let time = jiff::Timestamp::from_microsecond(micros).unwrap_or_default();
-    let time = time.strftime("%Y-%m-%dT%H:%M:%S%.6f");
-    let mark = if is_error { "ERROR " } else { "" };
-    format!("{mark}{time} {line}")
+/// What a log names. A file that is gone is no reason to stop, and one outside of the folder was not meant.
+fn read_files(segment: &Segment, names: Vec<String>) -> Vec<RunFile> {
+    let folder = segment.folder().join("files");
+    let is_inside = |name: &String| {
+        let mut parts = Path::new(name).components();
+        parts.all(|part| matches!(part, Component::Normal(_)))
+    };
+    let read = |name: String| {
+        let content = fs::read(folder.join(&name)).ok()?;
+        Some(RunFile { name, content })
+    };
+    names
+        .into_iter()
+        .filter(is_inside)
+        .filter_map(read)
+        .collect()
 }
 
 /// The output of all logs, without times.
@@ -686,75 +539,6 @@ fn output(logs: &[Segment]) -> io::Result<String> {
         })?;
     }
     Ok(text)
-}
-
-/// The config as the server wants it: each value wrapped, and what the client is. Without `_wandb.t` a run counts as one
-/// that never began.
-fn config_json(run: &Run, metrics: &[Metric]) -> String {
-    let mut fields: Vec<_> = run
-        .config
-        .iter()
-        .map(|(key, value)| format!("{}:{{\"value\":{value}}}", json::string(key)))
-        .collect();
-    let own = json!({"value": {
-        "cli_version": CLIENT_VERSION,
-        "t": {"5": CLIENT_VERSION, "12": CLIENT_VERSION, "13": platform()},
-        "m": metric_list(metrics),
-    }});
-    fields.push(format!("\"_wandb\":{own}"));
-    format!("{{{}}}", fields.join(","))
-}
-
-/// Metrics by field number; a step metric is named by its place in the list, counted from 1.
-fn metric_list(metrics: &[Metric]) -> Vec<Value> {
-    let place = |name: &str| metrics.iter().position(|metric| metric.name == name);
-    let entry = |metric: &Metric| {
-        let mut entry = Map::new();
-        let (field, name) = if metric.glob.is_empty() {
-            ("1", &metric.name)
-        } else {
-            ("2", &metric.glob)
-        };
-        entry.insert(field.into(), name.as_str().into());
-        let step = place(&metric.step_metric).filter(|_| !metric.step_metric.is_empty());
-        let mut options = vec![3];
-        if let Some(place) = step {
-            entry.insert("5".into(), (place + 1).into());
-            options.insert(0, 1);
-        }
-        entry.insert("6".into(), options.into());
-        let rules: Vec<_> = metric.summary.iter().map(|rule| rule.field()).collect();
-        entry.insert("7".into(), rules.into());
-        Value::Object(entry)
-    };
-    metrics.iter().map(entry).collect()
-}
-
-/// The config as a YAML file: JSON is YAML, so only the outermost mapping is spelled out.
-fn config_yaml(config: &str) -> String {
-    let Ok(Value::Object(config)) = serde_json::from_str(config) else {
-        return String::new();
-    };
-    let entry = |(key, value): (String, Value)| format!("{}: {value}\n", json::string(&key));
-    config.into_iter().map(entry).collect()
-}
-
-impl SummaryRule {
-    /// Its number, in configs and logs alike.
-    pub(super) fn field(self) -> u32 {
-        match self {
-            Self::Min => 1,
-            Self::Max => 2,
-            Self::Mean => 3,
-            Self::Last => 5,
-            Self::First => 8,
-        }
-    }
-
-    pub(super) fn of_field(field: u32) -> Option<Self> {
-        let rules = [Self::Min, Self::Max, Self::Mean, Self::Last, Self::First];
-        rules.into_iter().find(|rule| rule.field() == field)
-    }
 }
 
 /// Between 0 and 1. The standard library's source of chance: each hasher has keys of its own.
