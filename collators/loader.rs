@@ -157,9 +157,12 @@ impl Loader {
                 is_empty = false;
             }
         }
+        if is_empty {
+            return Ok(None); // what was left out since the last batch is told by the loader
+        }
         batch.cursor = self.cursor;
         batch.left_out = std::mem::take(&mut self.left_out);
-        Ok((!is_empty).then_some(batch))
+        Ok(Some(batch))
     }
 
     /// What was left out of the rows after the last batch.

@@ -939,3 +939,23 @@ fn what_python_downloaded_is_found_here() {
     }
     assert_eq!(world.server.requests(STORAGE).len(), before);
 }
+
+/// Whatever the line and the server do to it, and without a trace in the cache.
+#[test]
+fn a_part_of_a_file_comes_without_the_rest() {
+    let world = World::new();
+    let hub = world.hub();
+    let snapshot = hub.resolve(&reference(), Wait::QUIET).unwrap();
+    let part = |start: u64, length| hub.read_at(&snapshot, LARGE, start, length, Wait::QUIET);
+    world.server.fault(STORAGE, Fault::BreakAfter(100));
+    world.server.fault(STORAGE, Fault::IgnoreRange);
+    world.server.fault(STORAGE, Fault::WrongRange);
+    assert_eq!(part(1000, 500).unwrap(), world.content[1000..1500]);
+    assert_eq!(world.server.requests(STORAGE).len(), 4);
+    assert_eq!(part(SIZE as u64 - 3, 3).unwrap(), world.content[SIZE - 3..]);
+    let beyond = part(SIZE as u64 - 3, 4).unwrap_err();
+    assert!(matches!(beyond, HubError::Corrupt { .. }), "{beyond}");
+    assert_eq!(hub.find(&snapshot, LARGE), None);
+    let whole = hub.download(&snapshot, LARGE, Wait::QUIET).unwrap();
+    assert_eq!(hub.find(&snapshot, LARGE), Some(whole));
+}
