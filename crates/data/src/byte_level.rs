@@ -49,13 +49,18 @@ impl ByteLevel {
             _ => false,
         };
         let others = ["dropout", "continuing_subword_prefix", "end_of_word_suffix"];
-        let is_plain = others.iter().all(|key| is_off(&model[key])) && is_off(&model["byte_fallback"]);
+        let is_plain =
+            others.iter().all(|key| is_off(&model[key])) && is_off(&model["byte_fallback"]);
         // Files of earlier versions do not name the model's type.
         if !is_plain || !matches!(model["type"].as_str(), Some("BPE") | None) {
             return None;
         }
-        let added = json["added_tokens"].as_array().map_or(&[][..], Vec::as_slice);
-        let added = added.iter().map(|token| token["content"].as_str().map(str::to_owned));
+        let added = json["added_tokens"]
+            .as_array()
+            .map_or(&[][..], Vec::as_slice);
+        let added = added
+            .iter()
+            .map(|token| token["content"].as_str().map(str::to_owned));
         let added: Vec<String> = added.collect::<Option<_>>()?;
         if composes && !added.iter().all(|token| is_nfc(token)) {
             return None;
@@ -97,10 +102,11 @@ impl ByteLevel {
         let mut made = Vec::new();
         ids.retain(|bytes, id| {
             made.clear();
-            takes_whole || bytes.len() <= LONGEST_PIECE && {
-                encoder.merge(bytes, &mut made);
-                made == [*id]
-            }
+            takes_whole
+                || bytes.len() <= LONGEST_PIECE && {
+                    encoder.merge(bytes, &mut made);
+                    made == [*id]
+                }
         });
         encoder.whole = ids;
         Some(encoder)
@@ -151,8 +157,8 @@ impl ByteLevel {
             *it = rank(ids, at);
         }
         // Pieces are words, so looking through all pairs for each merge is quick.
-        while let Some((at, &(lowest, id))) = (ranks[..len].iter().enumerate())
-            .min_by_key(|(_, (rank, _))| *rank)
+        while let Some((at, &(lowest, id))) =
+            (ranks[..len].iter().enumerate()).min_by_key(|(_, (rank, _))| *rank)
             && lowest != NEVER
         {
             ids[start + at] = id;
@@ -322,8 +328,14 @@ mod tests {
             ("/normalizer", json!({"type": "NFKC"})),
             ("/pre_tokenizer", Value::Null),
             ("/pre_tokenizer/pretokenizers/0/behavior", json!("Removed")),
-            ("/pre_tokenizer/pretokenizers/0/pattern/Regex", json!(r"\s+")),
-            ("/pre_tokenizer/pretokenizers/1/add_prefix_space", json!(true)),
+            (
+                "/pre_tokenizer/pretokenizers/0/pattern/Regex",
+                json!(r"\s+"),
+            ),
+            (
+                "/pre_tokenizer/pretokenizers/1/add_prefix_space",
+                json!(true),
+            ),
             ("/model/type", json!("Unigram")),
             ("/model/dropout", json!(0.1)),
             ("/model/byte_fallback", json!(true)),

@@ -48,6 +48,7 @@ mod tokenizer;
 mod tokenizer_cache;
 mod value;
 
+mod vocab_merges;
 pub use blocks::Blocks;
 pub use config::{CollatorConfig, DataConfig, DatasetConfig, Nulls, TokenizerConfig, typed_kwargs};
 pub use cursor::Cursor;
