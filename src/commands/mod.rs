@@ -10,6 +10,7 @@ mod plan;
 mod runs;
 pub(crate) mod show;
 mod table;
+mod tokenize;
 mod train;
 mod upload;
 

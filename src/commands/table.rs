@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use tt_config::Diagnostics;
 
-use super::{batch, diff, doctor, export, generate, inspect, plan, runs, train, upload};
+use super::{batch, diff, doctor, export, generate, inspect, plan, runs, tokenize, train, upload};
 use crate::args::Options;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
@@ -79,6 +79,17 @@ pub(crate) const BATCH: Command = Command {
     },
 };
 
+const TOKENIZE: Command = Command {
+    name: "tokenize",
+    about: "Make the tokens of the training data ahead of runs; needs no model",
+    work: Work::Composed {
+        config_name: ROOT_CONFIG,
+        on_device: false,
+        check: batch::check,
+        run: tokenize::run,
+    },
+};
+
 /// What compares two variants of a run.
 pub(crate) const DIFF: Command = Command {
     name: "diff",
@@ -147,7 +158,7 @@ pub(crate) const DOCTOR: Command = Command {
 };
 
 pub(crate) const TABLE: &[Command] = &[
-    TRAIN, PLAN, BATCH, DIFF, GENERATE, EXPORT, UPLOAD, INSPECT, RUNS, DOCTOR,
+    TRAIN, PLAN, BATCH, TOKENIZE, DIFF, GENERATE, EXPORT, UPLOAD, INSPECT, RUNS, DOCTOR,
 ];
 
 fn check_run(invocation: &Invocation) -> Result<(), Diagnostics> {

@@ -22,8 +22,7 @@ use crate::device::report_fallbacks;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::out;
-use crate::setup::Setup;
-use crate::setup::job;
+use crate::setup::{Setup, data_problem, job, tokens};
 
 pub(crate) fn run(mut invocation: Invocation) -> Result<ExitCode, Failure> {
     let setup = Setup::read(&invocation)?;
@@ -57,7 +56,11 @@ fn train(
         max_steps,
         ..
     } = start;
-    let data = setup.open_data(composition, checkpoint.as_ref())?;
+    let mut data = setup.open_data(composition, checkpoint.as_ref())?;
+    let filled = tokens::fill(&mut data);
+    if let Some(tokenized) = filled.map_err(|error| data_problem(composition, &error))? {
+        out::line(tokens::describe(&tokenized));
+    }
     if let Some(summary) = data.summary().map_err(Failure::run)? {
         out::line(summary);
     }

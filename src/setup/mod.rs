@@ -11,6 +11,7 @@ mod optimization;
 mod parameters;
 pub(crate) mod pretrained;
 pub(crate) mod stored;
+pub(crate) mod tokens;
 
 use std::collections::HashSet;
 use std::path::Path;
