@@ -38,6 +38,8 @@ pub struct Batch {
     pub left_out: LeftOut,
     /// Where in the data each row begins; rows of padding alone are left out.
     pub starts: Vec<Cursor>,
+    /// Of a validation batch of a mixture: which of [`Pipeline::validation_parts`](crate::Pipeline::validation_parts) it is of.
+    pub part: Option<usize>,
     /// Where the data goes on after this batch.
     pub cursor: Cursor,
 }
@@ -81,6 +83,7 @@ impl Batch {
         self.num_targets = 0;
         self.left_out = LeftOut::default();
         self.starts.clear();
+        self.part = None;
     }
 
     /// Puts the tokens `range` of an example at `start`, which leaves room for them in its row, as a segment, of which

@@ -34,6 +34,7 @@ mod simple;
 mod single_sequence;
 mod skip_nulls;
 mod spec;
+mod token_cache;
 mod tokenize;
 mod tokens;
 
@@ -59,6 +60,7 @@ pub use seq_to_seq::{SeqToSeqCollator, SeqToSeqConfig};
 pub use simple::{SimpleCollator, SimpleConfig};
 pub use single_sequence::{SingleSequenceCollator, SingleSequenceConfig};
 pub use spec::BatchSpec;
+pub use token_cache::{TokenProgress, Tokenized};
 pub use tokenize::{TokenizeCollator, TokenizeConfig};
 
 /// Turns one row of a data set into tokens, labels, and whatever else the objective needs.
@@ -127,6 +129,12 @@ pub trait Collator: Send + Sync {
         debug_assert_eq!(from, 0, "the only part");
         self.encode(row, examples)?;
         Ok(None)
+    }
+
+    /// If what it makes of a row is the tokens of one column of text, each its own label, and nothing else: in a word how it
+    /// makes them, besides what the tokenizer says. They can be kept on disk then (`data.token_cache`).
+    fn keeps(&self) -> Option<String> {
+        None
     }
 
     /// The chat template that its text is written by, to go with the tokenizer into checkpoints; `None` leaves the one there.

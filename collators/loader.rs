@@ -165,6 +165,11 @@ impl Loader {
         Ok(Some(batch))
     }
 
+    /// Whether rows may end in padding before the data does.
+    pub fn may_pad(&self) -> bool {
+        self.spec.layout != Layout::Packed
+    }
+
     /// What was left out of the rows after the last batch.
     pub fn left_out(&self) -> LeftOut {
         self.left_out

@@ -113,4 +113,8 @@ impl Collator for PackingCollator {
         self.encode(row, examples)?;
         Ok(None)
     }
+
+    fn keeps(&self) -> Option<String> {
+        self.text.keeps()
+    }
 }

@@ -15,6 +15,7 @@ use crate::layout::Layout;
 use crate::loader::{BatchShape, Loader};
 use crate::skip_nulls::SkipNulls;
 use crate::spec::BatchSpec;
+use crate::token_cache::{CachedCollator, CachedSource, TokenCaches, TokenProgress, Tokenized};
 use crate::{BuildCollator, Collator, TABLE};
 
 /// Tokens of the training split that the bigram baseline counts.
@@ -68,6 +69,7 @@ pub struct Pipeline {
     dataset: Dataset,
     tokenizer: Arc<Tokenizer>,
     collator: Arc<dyn Collator>,
+    caches: Option<Arc<TokenCaches>>,
     validation: Vec<Batch>,
 }
 
@@ -103,17 +105,44 @@ impl Pipeline {
         if config.nulls == Nulls::Skip {
             collator = Arc::new(SkipNulls(collator));
         }
+        let caches = TokenCaches::open(config, options, &dataset, &tokenizer, &*collator)?;
         let mut pipeline = Self {
             config: config.clone(),
             options: options.clone(),
             dataset,
             tokenizer,
             collator,
+            caches: caches.map(Arc::new),
             validation: Vec::new(),
         };
         pipeline.validation = pipeline.read_validation()?;
         pipeline.check_targets()?;
         Ok(pipeline)
+    }
+
+    /// Makes the tokens that `data.token_cache` is to have and has not. `go_on` is called all the time; what has been made
+    /// when it says no stays. `None` if the configuration wants no cache.
+    pub fn fill_token_cache(
+        &mut self,
+        go_on: &dyn Fn(TokenProgress) -> bool,
+    ) -> Result<Option<Tokenized>, DataError> {
+        let Some(caches) = &self.caches else {
+            return Ok(None);
+        };
+        let mut made_rows = 0;
+        if caches.is_incomplete() {
+            let threads = std::thread::available_parallelism().map_or(1, usize::from);
+            made_rows = caches.fill(&*self.collator, threads, go_on)?;
+        }
+        let (config, options) = (&self.config, &self.options);
+        let (dataset, collator) = (&self.dataset, &*self.collator);
+        let caches = TokenCaches::open(config, options, dataset, &self.tokenizer, collator)?;
+        self.caches = caches.map(Arc::new);
+        let summary = self.caches.as_ref().map(|caches| caches.summary());
+        Ok(summary.map(|summary| Tokenized {
+            made_rows,
+            ..summary
+        }))
     }
 
     /// What made the tokens.
@@ -295,6 +324,12 @@ impl Pipeline {
         &self.validation
     }
 
+    /// What the data sets of a mixture are called; none of other data.
+    pub fn validation_parts(&self) -> impl Iterator<Item = &str> {
+        let parts = self.dataset.validation.parts().iter();
+        parts.map(|part| part.name.as_str())
+    }
+
     /// What a model has to beat on the validation batches.
     pub fn baselines(&self) -> Result<Baselines, DataError> {
         let vocab_size = self.vocab_size();
@@ -354,12 +389,37 @@ impl Pipeline {
         refuse("training", train.as_ref(), self.options.seed)
     }
 
+    /// Of a mixture each batch is of one part, so that each has a loss of its own; a part has as many blocks as is its share of
+    /// the rows, and at least one.
     fn read_validation(&self) -> Result<Vec<Batch>, DataError> {
         let source = &self.dataset.validation;
+        let num_blocks = self.config.num_val_blocks;
+        let parts = source.parts();
+        if parts.is_empty() {
+            return self.validation_of(source, num_blocks);
+        }
+        let rows = |source: &Arc<dyn Source>| source.num_rows().unwrap_or_default() as f64;
+        let mut batches = Vec::new();
+        for (number, part) in parts.iter().enumerate() {
+            let share = rows(&part.source) / rows(source).max(1.0);
+            let blocks = (num_blocks as f64 * share).round().max(1.0);
+            for mut batch in self.validation_of(&part.source, blocks as usize)? {
+                batch.part = Some(number);
+                batches.push(batch);
+            }
+        }
+        Ok(batches)
+    }
+
+    fn validation_of(
+        &self,
+        source: &Arc<dyn Source>,
+        num_blocks: usize,
+    ) -> Result<Vec<Batch>, DataError> {
         let order = Order::of(FIXED_SEED, Shard::default(), source.as_ref())?;
         let mut loader = self.loader(source, order, Cursor::default(), Some(1))?;
         let mut batches = Vec::new();
-        let mut missing = self.config.num_val_blocks;
+        let mut missing = num_blocks;
         while missing > 0 {
             let rows = missing.min(self.options.micro_batch_size);
             let Some(batch) = loader.next_batch_of(rows)? else {
@@ -384,10 +444,18 @@ impl Pipeline {
             pad_id: self.tokenizer.pad_id(),
             vocab_size: self.vocab_size(),
         };
+        let (mut source, mut collator) = (Arc::clone(source), Arc::clone(&self.collator));
+        if let Some(caches) = &self.caches
+            && Arc::ptr_eq(&source, &self.dataset.train)
+        {
+            let caches = Arc::clone(caches);
+            source = Arc::new(CachedSource { source, caches });
+            collator = Arc::new(CachedCollator(collator));
+        }
         Loader::new(
-            Arc::clone(source),
+            source,
             order,
-            Arc::clone(&self.collator),
+            collator,
             shape,
             cursor,
             num_epochs,

@@ -60,6 +60,10 @@ impl Collator for SkipNulls {
         self.skip(made, row, examples, None)
     }
 
+    fn keeps(&self) -> Option<String> {
+        self.0.keeps()
+    }
+
     fn chat_template(&self) -> Option<String> {
         self.0.chat_template()
     }

@@ -92,4 +92,8 @@ impl Collator for TokenizeCollator {
         example.label_all();
         Ok(cut.map(|_| from + next))
     }
+
+    fn keeps(&self) -> Option<String> {
+        Some(format!("{:?} with start and end", self.config.text_field))
+    }
 }

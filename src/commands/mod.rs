@@ -12,6 +12,7 @@ mod runs;
 pub(crate) mod show;
 mod sync;
 mod table;
+mod tokenize;
 mod train;
 mod upload;
 

@@ -5,7 +5,8 @@ use std::process::ExitCode;
 use tt_config::Diagnostics;
 
 use super::{
-    batch, diff, doctor, export, generate, inspect, plan, report, runs, sync, train, upload,
+    batch, diff, doctor, export, generate, inspect, plan, report, runs, sync, tokenize, train,
+    upload,
 };
 use crate::args::Options;
 use crate::failure::Failure;
@@ -78,6 +79,17 @@ pub(crate) const BATCH: Command = Command {
         on_device: false,
         check: batch::check,
         run: batch::run,
+    },
+};
+
+const TOKENIZE: Command = Command {
+    name: "tokenize",
+    about: "Make the tokens of the training data ahead of runs; needs no model",
+    work: Work::Composed {
+        config_name: ROOT_CONFIG,
+        on_device: false,
+        check: batch::check,
+        run: tokenize::run,
     },
 };
 
@@ -162,7 +174,7 @@ const SYNC: Command = Command {
 };
 
 pub(crate) const TABLE: &[Command] = &[
-    TRAIN, PLAN, BATCH, DIFF, GENERATE, EXPORT, UPLOAD, INSPECT, RUNS, REPORT, SYNC, DOCTOR,
+    TRAIN, PLAN, BATCH, TOKENIZE, DIFF, GENERATE, EXPORT, UPLOAD, INSPECT, RUNS, REPORT, SYNC, DOCTOR,
 ];
 
 fn check_run(invocation: &Invocation) -> Result<(), Diagnostics> {

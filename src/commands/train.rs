@@ -26,7 +26,7 @@ use crate::invocation::Invocation;
 use crate::out::{self, Talk};
 use crate::publish::push::{self, Push};
 use crate::report;
-use crate::setup::{Setup, job, problem};
+use crate::setup::{Setup, data_problem, job, problem, tokens};
 
 pub(crate) fn run(mut invocation: Invocation) -> Result<ExitCode, Failure> {
     let setup = Setup::read(&invocation)?;
@@ -65,7 +65,11 @@ fn train(
         max_steps,
         ..
     } = start;
-    let data = setup.open_data(composition, checkpoint.as_ref())?;
+    let mut data = setup.open_data(composition, checkpoint.as_ref())?;
+    let filled = tokens::fill(&mut data);
+    if let Some(tokenized) = filled.map_err(|error| data_problem(composition, &error))? {
+        out::line(tokens::describe(&tokenized));
+    }
     if let Some(summary) = data.summary().map_err(Failure::run)? {
         out::line(summary);
     }

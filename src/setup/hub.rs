@@ -25,6 +25,7 @@ const TOKENIZERS: &[&str] = &[
     "special_tokens_map.json",
     "added_tokens.json",
     "chat_template.jinja",
+    "tokenizer.model",
 ];
 const WEIGHTS: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -106,9 +107,18 @@ fn fetch(reference: &Reference, need: Need) -> anyhow::Result<PathBuf> {
     } else {
         DESCRIPTIONS
     };
+    let has_json = snapshot.file(&within(TOKENIZERS[0])).is_some();
     for name in described.iter().chain(TOKENIZERS) {
+        // What a tokenizer.json is made of is of use without one alone.
+        let is_older = [
+            "vocab.json",
+            "merges.txt",
+            "added_tokens.json",
+            "tokenizer.model",
+        ]
+        .contains(name);
         let name = within(name);
-        if snapshot.file(&name).is_some() {
+        if snapshot.file(&name).is_some() && !(is_older && has_json) {
             files.get(&name)?;
         }
     }

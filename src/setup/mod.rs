@@ -13,6 +13,7 @@ mod optimization;
 mod parameters;
 pub(crate) mod pretrained;
 pub(crate) mod stored;
+pub(crate) mod tokens;
 
 use std::collections::HashSet;
 use std::path::Path;

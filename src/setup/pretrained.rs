@@ -96,6 +96,7 @@ impl Pretrained {
         };
         match within {
             Ok(Some(files)) => Ok(TokenizerOrigin::Within { file, files }),
+            _ if Tokenizer::is_in(&self.folder) => Ok(TokenizerOrigin::Path(self.folder.clone())),
             Ok(None) => Err(format!("there is no {}", beside.display())),
             Err(why) => Err(format!("{why}, and there is no {}", beside.display())),
         }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::harness::{Place, RunFolder};
+use crate::harness::{Place, RunFolder, entries};
 
 fn golden(name: &str) -> String {
     let root = std::env::var_os("TT_GOLDEN").map_or_else(
@@ -83,6 +83,142 @@ fn every_kind_of_source_is_gone_on_with_exactly() {
 }
 
 /// What is in a batch is seen without a model, and the JSON of it adds up.
+/// A run that reads its tokens from disk makes the steps of one that does not, of every kind of source, and either goes on
+/// from the other's checkpoint.
+#[test]
+fn a_token_cache_changes_no_step_and_no_resume() {
+    for (kind, source) in sources() {
+        let place = Place::new();
+        let cache = |on: bool| format!("data.token_cache={}", if on { "tokens" } else { "false" });
+        let run = |dir: &str, steps: u32, on: bool| {
+            let more = [
+                format!("hydra.run.dir={dir}"),
+                format!("trainer.max_steps={steps}"),
+                cache(on),
+                "trainer/lr_scheduler=constant".to_owned(),
+            ];
+            let args: Vec<&str> = source.iter().chain(&more).map(String::as_str).collect();
+            let run = place.run_nano(&[SMALL, &args].concat()).with_code(0);
+            (run.stdout, RunFolder(place.path().join(dir)))
+        };
+        run("without", 3, false);
+        let (_, without) = run("without", 6, false);
+        let (said, _) = run("with", 3, true);
+        assert!(said.contains("token cache: "), "{kind}: {said}");
+        let (_, with) = run("with", 6, false);
+        assert_eq!(with.timeless_rows(), without.timeless_rows(), "{kind}");
+        run("other", 3, false);
+        let (said, other) = run("other", 6, true);
+        assert!(
+            said.contains("of which 0 rows were made now"),
+            "{kind}: {said}"
+        );
+        assert_eq!(other.timeless_rows(), without.timeless_rows(), "{kind}");
+    }
+}
+
+/// The validation loss of a mixture is the mean of its sources', each of which is told.
+#[test]
+fn each_source_of_a_mixture_has_its_validation_loss() {
+    let place = Place::new();
+    let path = |name: &str| golden(name).replace("data.path=", "");
+    let sources = format!(
+        "data.dataset.kwargs.sources=[{{url: stories, max_rows: 100}}, {{url: jsonl, path: \"{}\", name: web}}]",
+        path("text.jsonl")
+    );
+    let more = [
+        "data=mixture",
+        &sources,
+        "trainer.max_steps=2",
+        "trainer.eval_interval=1",
+    ];
+    place.run_nano(&[SMALL, &more].concat()).with_code(0);
+    let rows = place.run_folder().rows();
+    let validations: Vec<_> = rows
+        .iter()
+        .filter(|row| row["val_loss"].is_number())
+        .collect();
+    assert_eq!(validations.len(), 2, "{rows:?}");
+    for row in validations {
+        let [all, stories, web] = ["val_loss", "val_loss/stories", "val_loss/web"].map(|key| {
+            row[key]
+                .as_f64()
+                .unwrap_or_else(|| panic!("{key} in {row}"))
+        });
+        assert!(stories.min(web) <= all && all <= stories.max(web), "{row}");
+        assert_ne!(stories, web);
+    }
+}
+
+/// Killed at any time, two at once, then damaged: what is there in the end is whole, and only what was not is made again.
+#[test]
+fn tokenize_goes_on_where_it_was_and_makes_damaged_files_anew() {
+    let place = Place::new();
+    let lines = (0..20_000).map(|i| format!("{{\"text\": \"the kite number {i} is a kite\"}}\n"));
+    std::fs::write(place.path().join("kites.jsonl"), lines.collect::<String>()).unwrap();
+    let args = [
+        "tokenize",
+        "data=jsonl",
+        "data.path=kites.jsonl",
+        "data.tokenizer.vocab_size=300",
+        "data.token_cache=tokens",
+    ];
+    let mut killed = place.start(&args);
+    let tokens = place.path().join("tokens");
+    let files = || {
+        entries(&tokens)
+            .iter()
+            .flat_map(|it| entries(it))
+            .collect::<Vec<_>>()
+    };
+    killed.wait_until(|| {
+        files()
+            .iter()
+            .any(|it| it.extension().is_some_and(|it| it == "tokens"))
+    });
+    killed.kill();
+    for one in [place.start(&args), place.start(&args)] {
+        one.finish().with_code(0);
+    }
+
+    let said = place.run(&args).with_code(0).stdout;
+    assert!(
+        said.contains("19000 rows") && said.contains("of which 0 rows"),
+        "{said}"
+    );
+    let [folder] = &entries(&tokens)[..] else {
+        panic!("{:?}", entries(&tokens));
+    };
+    let file = folder.join("00003.tokens");
+    let whole = std::fs::read(&file).unwrap();
+    // Cut off, and with a byte of its sizes or sums changed: found when it is opened.
+    for damage in [
+        &whole[..whole.len() / 2],
+        &[&whole[..whole.len() - 1], b"x"].concat(),
+    ] {
+        std::fs::write(&file, damage).unwrap();
+        let said = place.run(&args).with_code(0).stdout;
+        assert!(said.contains("of which 256 rows were made now"), "{said}");
+        assert_eq!(std::fs::read(&file).unwrap(), whole);
+    }
+    // Other data, another tokenizer, another column: another cache.
+    std::fs::write(
+        place.path().join("kites.jsonl"),
+        "{\"text\": \"one\"}\n".repeat(40),
+    )
+    .unwrap();
+    place.run(&args).with_code(0);
+    place
+        .run(&[&args[..], &["data.tokenizer.vocab_size=257"]].concat())
+        .with_code(0);
+    assert_eq!(entries(&tokens).len(), 3);
+    let refused = place
+        .run(&["tokenize", "data.token_cache=tokens"])
+        .with_code(2)
+        .stderr;
+    assert!(refused.contains("`stories` has no end"), "{refused}");
+}
+
 #[test]
 fn a_batch_is_shown_without_a_model() {
     let place = Place::new();

@@ -6,3 +6,4 @@ mod loader;
 mod packing;
 mod parts;
 mod pipeline;
+mod token_cache;

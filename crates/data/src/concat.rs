@@ -1,5 +1,6 @@
 //! Sources one after another.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::blocks::Blocks;
@@ -33,6 +34,12 @@ impl Concat {
     /// The same, to be used in step with one another.
     pub(crate) fn mixed(parts: Vec<Arc<dyn Source>>) -> Self {
         Self::of(parts, |blocks| Blocks::mixed(blocks.iter().map(|it| &**it)))
+    }
+
+    /// Which of them row `index` is of, and its row there.
+    pub(crate) fn place(&self, index: u64) -> (usize, u64) {
+        let part = self.starts.partition_point(|&start| start <= index) - 1;
+        (part, index - self.starts[part])
     }
 
     fn of(parts: Vec<Arc<dyn Source>>, join: impl Fn(&[Arc<Blocks>]) -> Blocks) -> Self {
@@ -97,8 +104,12 @@ impl Source for Concat {
         self.blocks.clone()
     }
 
+    fn files(&self) -> Vec<PathBuf> {
+        self.parts.iter().flat_map(|part| part.files()).collect()
+    }
+
     fn read(&self, index: u64, row: &mut Row) -> Result<(), DataError> {
-        let part = self.starts.partition_point(|&start| start <= index) - 1;
-        self.parts[part].read(index - self.starts[part], row)
+        let (part, within) = self.place(index);
+        self.parts[part].read(within, row)
     }
 }

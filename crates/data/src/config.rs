@@ -38,6 +38,10 @@ pub struct DataConfig {
     pub nulls: Nulls,
     /// What turns rows of the data set into rows of a batch.
     pub collator: CollatorConfig,
+    /// Whether the tokens of the training data are kept on disk, to be made once: `true` for the user's cache folder, or a
+    /// folder. A run makes what is not there before its first step; `tpu-train tokenize` does it ahead of time. Batches are
+    /// the same with it and without.
+    pub token_cache: TokenCacheConfig,
     /// Threads that read and tokenise ahead of training; 0 does it in the training loop.
     /// Batches are the same for any number.
     #[schemars(range(max = 256))]
@@ -59,9 +63,26 @@ impl Default for DataConfig {
             tokenizer: TokenizerConfig::default(),
             nulls: Nulls::default(),
             collator: CollatorConfig::default(),
+            token_cache: TokenCacheConfig::default(),
             num_workers: 1,
             remote_files: RemoteFiles::default(),
         }
+    }
+}
+
+/// Where tokens are kept.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum TokenCacheConfig {
+    /// In the user's cache folder, or not at all.
+    Switch(bool),
+    /// In this folder.
+    Folder(String),
+}
+
+impl Default for TokenCacheConfig {
+    fn default() -> Self {
+        Self::Switch(false)
     }
 }
 

@@ -44,12 +44,17 @@ mod sources;
 mod split;
 mod stories;
 mod text;
+mod token_cache;
 mod tokenizer;
 mod tokenizer_cache;
 mod value;
+mod vocab_merges;
 
 pub use blocks::Blocks;
-pub use config::{CollatorConfig, DataConfig, DatasetConfig, Nulls, TokenizerConfig, typed_kwargs};
+pub use config::{
+    CollatorConfig, DataConfig, DatasetConfig, Nulls, TokenCacheConfig, TokenizerConfig,
+    typed_kwargs,
+};
 pub use cursor::Cursor;
 pub use error::DataError;
 pub use files::{
@@ -61,10 +66,11 @@ pub use mixture::{MixtureConfig, MixtureSource};
 pub use order::{Order, Shard, WINDOW_BYTES};
 pub use prefetch::{Ahead, Made, Prefetch};
 pub use row::Row;
-pub use source::{Dataset, OpenSource, Source};
+pub use source::{Dataset, OpenSource, Part, Source};
 pub use sources::SOURCES;
 pub use stories::StoriesConfig;
 pub use text::{Separator, TextConfig};
+pub use token_cache::{CacheKey, TokenCache};
 pub use tokenizer::{Tokenizer, TokenizerFiles, TokenizerOrigin};
 pub use tokenizer_cache::cache_folder;
 pub use value::{Fields, Value};

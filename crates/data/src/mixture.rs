@@ -5,6 +5,7 @@
 //! used. Which row stands where is computed as for any data set, so a mixture is resumed as exactly, and new weights need
 //! nothing to be tokenised anew. Validation is on the validation rows of each, once.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
@@ -18,7 +19,7 @@ use crate::config::{DataConfig, DatasetConfig, typed_kwargs};
 use crate::error::DataError;
 use crate::part::Slice;
 use crate::row::Row;
-use crate::source::{Dataset, OpenSource, Source};
+use crate::source::{Dataset, OpenSource, Part, Source};
 use crate::sources::SOURCES;
 
 /// What `data.dataset.url` calls it.
@@ -37,6 +38,8 @@ pub struct MixtureConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct MixtureSource {
+    /// What it is called where its loss is reported; else its `url`, with its number where that is not enough.
+    pub name: Option<String>,
     /// As `data.dataset.url`.
     pub url: String,
     /// As `data.dataset.kwargs`.
@@ -58,6 +61,7 @@ pub struct MixtureSource {
 impl Default for MixtureSource {
     fn default() -> Self {
         Self {
+            name: None,
             url: DatasetConfig::default().url,
             kwargs: Map::new(),
             path: None,
@@ -127,11 +131,78 @@ pub(crate) fn open_from(
         hasher.update(fingerprint.as_bytes());
         hasher.update(&used.to_le_bytes());
     }
+    let parts = |of: fn(&(Arc<dyn Source>, Arc<dyn Source>, String)) -> &Arc<dyn Source>| {
+        let parts = opened.iter().zip(names(&sources));
+        let parts = parts.map(|(it, name)| Part {
+            name,
+            source: Arc::clone(of(it)),
+            fingerprint: it.2.clone(),
+        });
+        parts.collect()
+    };
     Ok(Dataset {
-        train: Arc::new(Concat::mixed(train.collect())),
-        validation: Arc::new(Concat::mixed(validation.collect())),
+        train: Arc::new(Mixed {
+            rows: Concat::mixed(train.collect()),
+            parts: parts(|it| &it.0),
+        }),
+        validation: Arc::new(Mixed {
+            rows: Concat::mixed(validation.collect()),
+            parts: parts(|it| &it.1),
+        }),
         fingerprint: hasher.finalize().to_hex()[..32].to_owned(),
     })
+}
+
+/// What sources are called.
+fn names(sources: &[MixtureSource]) -> Vec<String> {
+    let given = |source: &MixtureSource| source.name.clone().unwrap_or(source.url.clone());
+    let all: Vec<String> = sources.iter().map(given).collect();
+    let is_alone = |name: &String| all.iter().filter(|other| *other == name).count() == 1;
+    let names = all.iter().enumerate();
+    names
+        .map(|(index, name)| match is_alone(name) {
+            true => name.clone(),
+            false => format!("{name}_{index}"),
+        })
+        .collect()
+}
+
+/// The rows of sources, each as often as it is used.
+struct Mixed {
+    rows: Concat,
+    parts: Vec<Part>,
+}
+
+impl Source for Mixed {
+    fn num_rows(&self) -> Option<u64> {
+        self.rows.num_rows()
+    }
+
+    fn row_bytes(&self) -> Option<Vec<u64>> {
+        self.rows.row_bytes()
+    }
+
+    fn blocks(&self) -> Option<Arc<Blocks>> {
+        self.rows.blocks()
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        self.rows.files()
+    }
+
+    fn parts(&self) -> &[Part] {
+        &self.parts
+    }
+
+    fn part(&self, index: u64) -> (usize, u64) {
+        let (part, row) = self.rows.place(index);
+        let once = self.parts[part].source.num_rows().unwrap_or(u64::MAX);
+        (part, row % once.max(1))
+    }
+
+    fn read(&self, index: u64, row: &mut Row) -> Result<(), DataError> {
+        self.rows.read(index, row)
+    }
 }
 
 /// How many rows of each source make an epoch, of the `rows` that there are.
@@ -218,6 +289,10 @@ impl Source for Repeated {
 
     fn blocks(&self) -> Option<Arc<Blocks>> {
         self.blocks.clone()
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        self.source.files()
     }
 
     fn read(&self, index: u64, row: &mut Row) -> Result<(), DataError> {

@@ -1,6 +1,7 @@
 //! Parts of a source: a slice, and the rows held out for validation.
 
 use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::blocks::Blocks;
@@ -43,6 +44,10 @@ impl Source for Slice {
 
     fn blocks(&self) -> Option<Arc<Blocks>> {
         self.blocks.clone()
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        self.source.files()
     }
 
     fn read(&self, index: u64, row: &mut Row) -> Result<(), DataError> {
@@ -143,6 +148,10 @@ impl Source for HeldOut {
 
     fn blocks(&self) -> Option<Arc<Blocks>> {
         self.blocks.clone()
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        self.source.files()
     }
 
     fn read(&self, index: u64, row: &mut Row) -> Result<(), DataError> {

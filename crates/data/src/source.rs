@@ -1,5 +1,6 @@
 //! Where rows come from: random access by index, so that order is decided elsewhere.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::blocks::Blocks;
@@ -22,8 +23,34 @@ pub trait Source: Send + Sync {
         None
     }
 
+    /// The files that rows are read from, in order.
+    fn files(&self) -> Vec<PathBuf> {
+        Vec::new()
+    }
+
+    /// The data sets that it is made of, if it is a mixture of several.
+    fn parts(&self) -> &[Part] {
+        &[]
+    }
+
+    /// Which of [`Source::parts`] row `index` is from, and its row there.
+    fn part(&self, index: u64) -> (usize, u64) {
+        (0, index)
+    }
+
     /// Reads row `index < num_rows` into `row`, whose buffers are reused.
     fn read(&self, index: u64, row: &mut Row) -> Result<(), DataError>;
+}
+
+/// One of the data sets that a mixture is made of.
+#[derive(Clone)]
+pub struct Part {
+    /// What it is called in the mixture.
+    pub name: String,
+    /// Its rows of the split, each once.
+    pub source: Arc<dyn Source>,
+    /// As [`Dataset::fingerprint`].
+    pub fingerprint: String,
 }
 
 /// The two splits of a data set.

@@ -12,7 +12,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use schemars::JsonSchema;
@@ -220,6 +220,10 @@ impl Source for Text {
 
     fn num_rows(&self) -> Option<u64> {
         Some(self.documents.len() as u64)
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        self.files.iter().map(|path| path.to_path_buf()).collect()
     }
 
     fn read(&self, index: u64, row: &mut Row) -> Result<(), DataError> {

@@ -12,6 +12,7 @@ use crate::bpe::{Bpe, END_OF_TEXT};
 use crate::byte_level::ByteLevel;
 use crate::error::DataError;
 use crate::location::Location;
+use crate::vocab_merges;
 
 /// Files of a tokenizer, besides `tokenizer.json`, that `transformers` reads.
 const SIDE_FILES: &[&str] = &[
@@ -54,7 +55,13 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Reads a `tokenizer.json`, or the one in a folder, with the files beside it.
+    /// Whether a folder has the files of a tokenizer: one that can be read, or that [`Tokenizer::load`] says how to convert.
+    pub fn is_in(folder: &Path) -> bool {
+        folder.join("tokenizer.json").exists() || vocab_merges::is_in(folder)
+    }
+
+    /// Reads a `tokenizer.json`, or the one in a folder, with the files beside it; without one, the `vocab.json` and
+    /// `merges.txt` of a folder.
     ///
     /// A document ends with `eos_token` if given, else with the one in `tokenizer_config.json`,
     /// else with `<|endoftext|>`. Errors name the file.
@@ -64,11 +71,20 @@ impl Tokenizer {
         } else {
             path.to_owned()
         };
-        if !path.exists() {
+        let made = match path.parent() {
+            Some(folder) if path.ends_with("tokenizer.json") && !path.exists() => {
+                vocab_merges::read(folder)?
+            }
+            _ => None,
+        };
+        if made.is_none() && !path.exists() {
             let key = "data.tokenizer.path";
             return Err(DataError::NoSuchFile { key, path });
         }
-        let json = fs::read(&path).map_err(DataError::io(&path))?;
+        let (json, config) = match made {
+            Some((json, config)) => (json, Some(config)),
+            None => (fs::read(&path).map_err(DataError::io(&path))?, None),
+        };
         let mut files = BTreeMap::from([("tokenizer.json".to_owned(), json)]);
         for name in SIDE_FILES {
             let side_file = path.with_file_name(name);
@@ -76,6 +92,9 @@ impl Tokenizer {
                 let bytes = fs::read(&side_file).map_err(DataError::io(&side_file))?;
                 files.insert(name.to_string(), bytes);
             }
+        }
+        if let Some(config) = config {
+            files.insert("tokenizer_config.json".to_owned(), config);
         }
         Self::from_files(path, files, eos_token)
     }

@@ -11,12 +11,12 @@ use serde::{Serialize, Serializer};
 use crate::error::{Error, Result};
 
 /// The fields that depend on the clock. Two runs that compute the same agree in all others.
-pub const TIME_KEYS: [&str; 2] = ["tokens_per_second", "step_time_ms"];
+pub const TIME_KEYS: [&str; 3] = ["tokens_per_second", "step_time_ms", "data_wait_ms"];
 
 /// The field that tells what the nulls of a row are.
 pub const NON_FINITE: &str = "non_finite";
 
-const STEP_KEYS: [&str; 7] = [
+const STEP_KEYS: [&str; 8] = [
     "step",
     "loss",
     "lr",
@@ -24,6 +24,7 @@ const STEP_KEYS: [&str; 7] = [
     "tokens",
     TIME_KEYS[0],
     TIME_KEYS[1],
+    TIME_KEYS[2],
 ];
 const VAL_KEYS: [&str; 2] = ["step", "val_loss"];
 
@@ -93,6 +94,9 @@ pub struct StepRecord {
     /// Time of the step, milliseconds.
     #[serde(serialize_with = "three_decimals")]
     pub step_time_ms: f64,
+    /// Of that, what the step waited for its batches, milliseconds.
+    #[serde(serialize_with = "three_decimals")]
+    pub data_wait_ms: f64,
 }
 
 /// One pass over the validation split.
@@ -220,6 +224,7 @@ mod tests {
             ]),
             tokens_per_second: 12345.678912,
             step_time_ms: 81.0,
+            data_wait_ms: 0.25,
         }
     }
 
@@ -229,7 +234,7 @@ mod tests {
             Record::from(step_record()).to_line().unwrap(),
             "{\"step\":7,\"loss\":0.3,\"lr\":0.00005,\"grad_norm\":1.1,\"tokens\":7000,\
              \"z_loss\":0.1,\"accuracy\":0.1,\"experts\":3,\
-             \"tokens_per_second\":12345.679,\"step_time_ms\":81.0}\n"
+             \"tokens_per_second\":12345.679,\"step_time_ms\":81.0,\"data_wait_ms\":0.25}\n"
         );
         let val = ValRecord {
             step: 7,

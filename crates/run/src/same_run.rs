@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::run_dir::RESOLVED_CONFIG;
 
 /// What cannot change a number of a run, and is nobody's business.
-const LEFT_OUT: [&str; 21] = [
+const LEFT_OUT: [&str; 22] = [
     "hydra",
     "resume",
     "logging",
@@ -23,6 +23,7 @@ const LEFT_OUT: [&str; 21] = [
     "device.restart",
     "sweep",
     "data.num_workers",
+    "data.token_cache",
     "data.nulls", // with `error` there is no number where it would change one
     "trainer.log_interval",
     "trainer.checkpoint.hub",

@@ -73,6 +73,16 @@ pub(crate) struct Run {
     started: Instant,
 }
 
+/// What a step took.
+struct StepUse {
+    tokens: u64,
+    /// Places for tokens, padding included.
+    positions: u64,
+    time: Duration,
+    /// Of that, until there were batches.
+    data_wait: Duration,
+}
+
 impl Run {
     pub fn start(prepared: Prepared, run_dir: &Path, metrics: Metrics) -> Result<Self> {
         let Prepared {
@@ -144,7 +154,8 @@ impl Run {
             let Some(batches) = self.next_batches()? else {
                 break;
             };
-            match self.step(batches, started) {
+            let data_wait = started.elapsed();
+            match self.step(batches, started, data_wait) {
                 // Nothing of the step is left: neither state nor cursor has moved.
                 Err(Error::Stopped) => break,
                 done => done?,
@@ -251,7 +262,12 @@ impl Run {
         }
     }
 
-    fn step(&mut self, mut batches: Vec<Batch>, started: Instant) -> Result<()> {
+    fn step(
+        &mut self,
+        mut batches: Vec<Batch>,
+        started: Instant,
+        data_wait: Duration,
+    ) -> Result<()> {
         let step = self.training.step + 1;
         let guard = &self.training.guard;
         let (loss_scale, skipped_before) = (guard.loss_scale(), guard.skipped_in_a_row());
@@ -261,17 +277,17 @@ impl Run {
 
         let ids = batches.iter().flat_map(|batch| &batch.segment_ids);
         let tokens = ids.filter(|&&segment| segment != 0).count() as u64;
+        let positions: usize = batches.iter().map(|it| it.segment_ids.len()).sum();
+        let used = StepUse {
+            tokens,
+            positions: positions as u64,
+            time: elapsed,
+            data_wait,
+        };
         self.trained += elapsed;
         self.trained_tokens += tokens;
         self.train_loss = Some(output.numbers.loss);
-        self.log(
-            step,
-            &output,
-            self.tokens + tokens,
-            loss_scale,
-            tokens,
-            elapsed,
-        )?;
+        self.log(step, &output, self.tokens + tokens, loss_scale, used)?;
         let bad = |cause: &Cause| BadStep {
             step,
             cause: cause.clone(),
@@ -334,8 +350,7 @@ impl Run {
         output: &StepOutput,
         tokens: u64,
         loss_scale: Option<f32>,
-        step_tokens: u64,
-        elapsed: Duration,
+        used: StepUse,
     ) -> Result<()> {
         let numbers = &output.numbers;
         let scalars = numbers.scalars.iter();
@@ -351,6 +366,11 @@ impl Run {
         if matches!(output.verdict, Verdict::Skip(_) | Verdict::Stop(_)) {
             scalars.insert("skipped".to_owned(), 1.into());
         }
+        if self.loader.may_pad() {
+            let padding = 1.0 - used.tokens as f64 / used.positions.max(1) as f64;
+            scalars.insert("padding".to_owned(), (padding as f32).into());
+        }
+        let seconds = used.time.as_secs_f64();
         Ok(self.metrics.log(StepRecord {
             step,
             loss: numbers.loss,
@@ -358,8 +378,9 @@ impl Run {
             grad_norm: numbers.grad_norm,
             tokens,
             scalars,
-            tokens_per_second: step_tokens as f64 / elapsed.as_secs_f64(),
-            step_time_ms: elapsed.as_secs_f64() * 1e3,
+            tokens_per_second: used.tokens as f64 / seconds,
+            step_time_ms: seconds * 1e3,
+            data_wait_ms: used.data_wait.as_secs_f64() * 1e3,
         })?)
     }
 
@@ -439,9 +460,18 @@ impl Run {
         }
         let batches = self.data.validation();
         let found = validate(&self.training, &*self.trainer, batches, &self.stop)?;
-        let Some(Validation { loss, scalars }) = found else {
+        let Some(validation) = found else {
             return Ok(None);
         };
+        let Validation {
+            loss,
+            mut scalars,
+            of_parts,
+        } = validation;
+        let names: Vec<&str> = self.data.validation_parts().collect();
+        for (part, loss) in of_parts {
+            scalars.insert(format!("val_loss/{}", names[part]), loss.into());
+        }
         self.validated = Some((step, loss));
         self.metrics.log(ValRecord {
             step,

@@ -1,5 +1,7 @@
 //! What is looked at on the way: the validation loss, and continuations of validation rows.
 
+use std::collections::BTreeMap;
+
 use tt_collators::{Batch, Pipeline};
 use tt_engine::{Limits, Sampler, Sampling, generate_while};
 use tt_metrics::{Sample, Scalars};
@@ -21,6 +23,8 @@ pub(crate) struct Validation {
     pub loss: f32,
     /// What the trainer reports besides, by the names it is logged under.
     pub scalars: Scalars,
+    /// Of a mixture the loss of each part, by its number.
+    pub of_parts: Vec<(usize, f32)>,
 }
 
 /// Looks at `batches` without learning from them; `None` if the run is to stop.
@@ -32,6 +36,7 @@ pub(crate) fn validate(
 ) -> Result<Option<Validation>> {
     let fwd = Forward::inference(&training.params).with_precision(training.precision);
     let (mut totals, mut cross_entropies) = (None, None);
+    let mut of_parts: BTreeMap<usize, Totals> = BTreeMap::new();
     let add = |totals: Option<Totals>, part: Loss| match totals {
         None => Ok(Totals::new(part, 1.0)),
         Some(so_far) => so_far.plus(part),
@@ -40,18 +45,31 @@ pub(crate) fn validate(
         if stop.is_requested() {
             return Ok(None);
         }
+        let part = batch.part;
         let batch = DeviceBatch::upload(batch, training.device)?;
         let loss = trainer.loss(&fwd, &*training.model, &batch)?.checked()?;
+        let sums = |loss: &Loss| Loss {
+            sum: loss.sum.clone(),
+            weight: loss.weight.clone(),
+            scalars: Vec::new(),
+        };
+        let mut of_part = sums(&loss);
         totals = Some(add(totals, loss)?);
         if !trainer.validates_by_cross_entropy() {
             let loss = cross_entropy(&fwd, &*training.model, &batch)?;
+            of_part = sums(&loss);
             cross_entropies = Some(add(cross_entropies, loss)?);
+        }
+        if let Some(part) = part {
+            let so_far = of_parts.remove(&part);
+            of_parts.insert(part, add(so_far, of_part)?);
         }
     }
     let Some(totals) = totals else {
         return Ok(Some(Validation {
             loss: f32::NAN,
             scalars: Scalars::new(),
+            of_parts: Vec::new(),
         }));
     };
     let objective = totals.mean()?.unwrap_or(f32::NAN);
@@ -68,7 +86,17 @@ pub(crate) fn validate(
         .scalars
         .into_iter();
     scalars.extend(named.map(|(name, value)| (format!("val_{name}"), value.into())));
-    Ok(Some(Validation { loss, scalars }))
+    let mut losses = Vec::new();
+    for (part, totals) in of_parts {
+        if let Some(loss) = totals.mean()? {
+            losses.push((part, loss));
+        }
+    }
+    Ok(Some(Validation {
+        loss,
+        scalars,
+        of_parts: losses,
+    }))
 }
 
 /// Of the targets, each weighing the same.

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 
 use tt_collators::{Pipeline, PipelineOptions};
 use tt_config::{Composition, Diagnostics};
+use tt_data::DataConfig;
 
 use crate::config::AppConfig;
 use crate::failure::Failure;
@@ -26,7 +27,7 @@ pub(crate) fn check(invocation: &Invocation) -> Result<(), Diagnostics> {
 
 pub(crate) fn run(invocation: Invocation) -> Result<ExitCode, Failure> {
     check(&invocation)?;
-    let data = open(&invocation)?;
+    let data = open(&invocation, |_| ())?;
     let mut batches = data.train(None).map_err(Failure::run)?;
     let options = &invocation.options;
     let mut shown = Vec::new();
@@ -46,7 +47,11 @@ pub(crate) fn run(invocation: Invocation) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn open(invocation: &Invocation) -> Result<Pipeline, Diagnostics> {
+/// The data of a configuration, which need not have a model; `change` may change what is asked for.
+pub(super) fn open(
+    invocation: &Invocation,
+    change: impl FnOnce(&mut DataConfig),
+) -> Result<Pipeline, Diagnostics> {
     let Invocation {
         composition,
         plugins,
@@ -54,6 +59,7 @@ fn open(invocation: &Invocation) -> Result<Pipeline, Diagnostics> {
     } = invocation;
     let mut config: AppConfig = composition.extract("")?;
     fetch_tokenizer(&mut config, composition)?;
+    change(&mut config.data);
     let trainer = config.trainer.map(|trainer| trainer.with_length());
     let default = PipelineOptions::default();
     let options = PipelineOptions {

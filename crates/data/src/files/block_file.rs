@@ -1,6 +1,6 @@
 //! Files whose rows are decoded in blocks: what is the same for all kinds of them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow_array::RecordBatch;
@@ -82,6 +82,10 @@ impl<D: Decoder> Source for BlockFile<D> {
 
     fn blocks(&self) -> Option<Arc<Blocks>> {
         Some(Arc::clone(&self.blocks))
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        vec![self.path.to_path_buf()]
     }
 
     fn read(&self, index: u64, row: &mut Row) -> Result<(), DataError> {

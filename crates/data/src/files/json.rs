@@ -5,7 +5,7 @@
 //! Errors name the line.
 
 use std::io::{self, BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::compressed::Plain;
@@ -66,6 +66,10 @@ impl Source for JsonFile {
 
     fn row_bytes(&self) -> Option<Vec<u64>> {
         Some(self.rows.iter().map(|span| span.bytes).collect())
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        vec![self.path.to_path_buf()]
     }
 
     fn read(&self, index: u64, row: &mut Row) -> Result<(), DataError> {

@@ -379,3 +379,104 @@ fn a_continuation_is_decoded_with_what_is_before_it() {
         }
     }
 }
+
+fn vocab_and_merges(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../tests/golden/vocab_merges")
+        .join(name)
+}
+
+/// `transformers` has made the ids from the same files: `make.py` beside them.
+#[test]
+fn golden_vocab_and_merges_give_the_tokens_of_transformers() {
+    for name in ["qwen2", "gpt2", "gpt2_legacy"] {
+        let folder = vocab_and_merges(name);
+        let tokenizer = loaded(&folder, None).unwrap();
+        let expected = fs::read_to_string(folder.join("expected.json")).unwrap();
+        let expected: Value = serde_json::from_str(&expected).unwrap();
+        let id = |key: &str| expected[key].as_u64().map(|id| id as u32);
+        assert_eq!(Some(tokenizer.eos_id()), id("eos_id"), "{name}");
+        assert_eq!(
+            tokenizer.pad_id(),
+            id("pad_id").or(id("eos_id")).unwrap(),
+            "{name}"
+        );
+        let strings = expected["strings"].as_array().unwrap();
+        assert!(strings.len() > 50);
+        for it in strings {
+            let text = it["text"].as_str().unwrap();
+            let ids = tokenizer.encode(text).unwrap();
+            let ids_of = |key: &str| serde_json::from_value::<Vec<u32>>(it[key].clone()).unwrap();
+            assert_eq!(ids, ids_of("ids"), "{name}: {text:?}");
+            let whole = [tokenizer.document_start(), &ids].concat();
+            assert_eq!(whole, ids_of("with_special"), "{name}: {text:?}");
+            let decoded = it["decoded"].as_str().unwrap();
+            assert_eq!(tokenizer.decode(&ids).unwrap(), decoded, "{name}: {text:?}");
+        }
+        // What a checkpoint holds is a tokenizer.json.
+        let saved = tempfile::tempdir().unwrap();
+        tokenizer.save(saved.path()).unwrap();
+        assert!(loaded(saved.path(), None).unwrap().is_same(&tokenizer));
+    }
+}
+
+#[test]
+fn files_that_do_not_say_the_whole_tokenizer_are_refused_with_the_way_out() {
+    let refused = |change: &dyn Fn(&Path)| {
+        let folder = tempfile::tempdir().unwrap();
+        for file in fs::read_dir(vocab_and_merges("qwen2")).unwrap() {
+            let file = file.unwrap();
+            fs::copy(file.path(), folder.path().join(file.file_name())).unwrap();
+        }
+        change(folder.path());
+        let message = loaded(folder.path(), None).err().unwrap();
+        let shown = folder.path().display().to_string();
+        assert!(message.contains(&shown), "{message}");
+        message
+    };
+    let write = |name: &'static str, text: &'static str| {
+        move |folder: &Path| fs::write(folder.join(name), text).unwrap()
+    };
+    let to_convert = "AutoTokenizer.from_pretrained(";
+
+    let message = refused(&write(
+        "tokenizer_config.json",
+        r#"{"tokenizer_class": "RobertaTokenizer"}"#,
+    ));
+    assert!(
+        message.contains("`RobertaTokenizer`") && message.contains(to_convert),
+        "{message}"
+    );
+    let message = refused(&write("tokenizer_config.json", "{}"));
+    assert!(message.contains("is not named"), "{message}");
+
+    let message = refused(&|folder| {
+        fs::remove_file(folder.join("vocab.json")).unwrap();
+        fs::write(folder.join("tokenizer.model"), "x").unwrap();
+    });
+    assert!(
+        message.contains("SentencePiece") && message.contains(to_convert),
+        "{message}"
+    );
+
+    let message = refused(&write("merges.txt", "#version: 0.2\na b\na b c\n"));
+    assert!(message.contains("merges.txt: line 3"), "{message}");
+    let message = refused(&write("merges.txt", "a zzz\n"));
+    assert!(message.contains("zzz"), "{message}");
+    let message = refused(&write("vocab.json", "{\"a\": 0, "));
+    assert!(message.contains("vocab.json"), "{message}");
+    // The vocabulary of a smaller tokenizer, whose added tokens are then given other numbers.
+    let message = refused(&|folder| {
+        let path = folder.join("vocab.json");
+        let mut vocab: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        vocab
+            .as_object_mut()
+            .unwrap()
+            .retain(|_, id| id.as_u64() < Some(400));
+        fs::write(path, vocab.to_string()).unwrap();
+    });
+    assert!(
+        message.contains("the added token `<|endoftext|>` has id"),
+        "{message}"
+    );
+}
