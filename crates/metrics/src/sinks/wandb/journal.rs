@@ -18,7 +18,7 @@ use super::log::Writer;
 use super::record::{Items, Metric, Record, Run};
 use super::segments::{self, Segment};
 use super::settings::{ApiKey, Settings};
-use super::shared::{Mark, Shared, now};
+use super::shared::{Mark, Shared, exit_code, now};
 use super::source::{git, metadata, without_password};
 use super::summary::Summary;
 use super::system::System;
@@ -188,14 +188,10 @@ impl Journal {
             self.finish_row()?;
         }
         self.write_summary()?;
-        let code = match end {
-            End::Finished => 0,
-            End::Failed(_) => 1,
-            End::Stopped => {
-                self.write(&Record::Preempting)?;
-                75
-            }
-        };
+        if *end == End::Stopped {
+            self.write(&Record::Preempting)?;
+        }
+        let code = exit_code(end);
         let runtime = self.elapsed(now()) as i64;
         self.write(&Record::Exit { code, runtime })
     }
