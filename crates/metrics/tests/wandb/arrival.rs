@@ -166,6 +166,19 @@ fn a_run_is_sent_as_the_reference_client_sends_it() {
 }
 
 #[test]
+fn a_run_is_complete_also_where_its_files_cannot_be_stored() {
+    let server = Server::start("--fault-match upload --drop 1000");
+    let mut run = Run::new(&server.url);
+    run.config.timing.flush = 6.0;
+    run.complete(1, 3, &End::Finished);
+    let stored = server.run();
+    assert_rows(&stored, 3);
+    assert_eq!(stored["complete"], true);
+    let said = run.messages().join("\n");
+    assert!(said.contains("files not sent"), "{said}");
+}
+
+#[test]
 fn a_run_that_may_go_on_is_preempting() {
     let server = Server::start("");
     let run = Run::new(&server.url);

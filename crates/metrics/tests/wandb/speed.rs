@@ -23,9 +23,17 @@ impl Sink for Timed {
     fn record(&mut self, record: &Record, position: u64) -> SinkResult {
         let started = Instant::now();
         let done = self.sink.record(record, position);
-        drop(self.sink.news());
         self.times.lock().unwrap().push(started.elapsed());
         done
+    }
+
+    fn news(&mut self) -> Vec<String> {
+        let started = Instant::now();
+        let news = self.sink.news();
+        if let Some(last) = self.times.lock().unwrap().last_mut() {
+            *last += started.elapsed();
+        }
+        news
     }
 
     fn finish(&mut self, end: &End) -> SinkResult {
@@ -46,7 +54,7 @@ fn a_server_that_hangs_is_not_felt_in_the_log_call() {
         times: times.clone(),
     };
     let jsonl = Jsonl::create(&run.path().join("metrics.jsonl")).unwrap();
-    let mut metrics = Metrics::new(jsonl).with(timed);
+    let mut metrics = Metrics::new(jsonl).with(run.messages.clone()).with(timed);
     let info = RunInfo {
         id: "k3v8x0qa".into(),
         dir: run.path().to_owned(),
@@ -62,6 +70,8 @@ fn a_server_that_hangs_is_not_felt_in_the_log_call() {
         started.elapsed() < Duration::from_secs(5),
         "the end waits for no more than the flush"
     );
+    let said = run.messages().join("\n");
+    assert!(said.contains("`tpu-train sync"), "{said}");
     let mut times = times.lock().unwrap().clone();
     times.sort();
     let percentile = |p: usize| times[times.len() * p / 100];

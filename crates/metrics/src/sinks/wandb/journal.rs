@@ -18,7 +18,7 @@ use super::log::Writer;
 use super::record::{Items, Metric, Record, Run};
 use super::segments::{self, Segment};
 use super::settings::{ApiKey, Settings};
-use super::shared::{Mark, Shared, now};
+use super::shared::{Mark, Shared, exit_code, now};
 use super::source::{git, metadata, without_password};
 use super::summary::Summary;
 use super::system::System;
@@ -87,11 +87,17 @@ impl Journal {
         let folder = make_folder(&root, is_offline, &id)?;
         let environment = environment();
         let git = |args: &[&str]| settings.has_git.then(|| git(args)).flatten();
+        let key = settings.server.key.as_ref().ok();
+        let key = key.map(|found| found.value.clone());
+        let scrubbed = |text: String| match &key {
+            Some(key) => key.scrubbed(&text),
+            None => text,
+        };
         let segment_run = Run {
             id: id.clone(),
             entity: settings.entity.clone().unwrap_or_default(),
             project: settings.project.value.clone(),
-            config: config_items(&run.config),
+            config: config_items(&run.config, &scrubbed),
             group: settings.group.clone().unwrap_or_default(),
             job_type: settings.job_type.clone().unwrap_or_default(),
             name: settings.name.clone().unwrap_or_default(),
@@ -110,8 +116,6 @@ impl Journal {
             start_time,
             runtime: runtime as i64,
         };
-        let key = settings.server.key.as_ref().ok();
-        let key = key.map(|found| found.value.clone());
         let log = folder.join(format!("run-{id}.wandb"));
         let mut journal = Self {
             log: Writer::create(&log)?,
@@ -188,14 +192,10 @@ impl Journal {
             self.finish_row()?;
         }
         self.write_summary()?;
-        let code = match end {
-            End::Finished => 0,
-            End::Failed(_) => 1,
-            End::Stopped => {
-                self.write(&Record::Preempting)?;
-                75
-            }
-        };
+        if *end == End::Stopped {
+            self.write(&Record::Preempting)?;
+        }
+        let code = exit_code(end);
         let runtime = self.elapsed(now()) as i64;
         self.write(&Record::Exit { code, runtime })
     }
@@ -386,11 +386,11 @@ fn make_folder(root: &Path, is_offline: bool, id: &str) -> io::Result<PathBuf> {
     Ok(folder)
 }
 
-/// Each key of the config as JSON.
-fn config_items(config: &Value) -> Items {
+/// Each key of the config as JSON, without what shall not be in it.
+fn config_items(config: &Value, scrubbed: &dyn Fn(String) -> String) -> Items {
     let fields = config.as_object().into_iter().flatten();
     fields
-        .map(|(key, value)| (key.clone(), value.to_string()))
+        .map(|(key, value)| (key.clone(), scrubbed(value.to_string())))
         .collect()
 }
 

@@ -156,3 +156,12 @@ pub(super) fn now() -> f64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     (since.unwrap_or_default().as_secs_f64() * 1e6).round() / 1e6
 }
+
+/// What the server is told of an end. A run that can go on ends with what says so to a shell.
+pub(super) fn exit_code(end: &End) -> i64 {
+    match end {
+        End::Finished => 0,
+        End::Failed(_) => 1,
+        End::Stopped => 75,
+    }
+}

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::client::Client;
 use super::config::{Mode, WandbConfig};
 use super::journal::Journal;
-use super::segments::Segment;
+use super::segments::{self, Segment};
 use super::settings::{Environment, OfRun, Settings};
 use super::shared::{Mark, Shared, now};
 use super::timing::{Timing, seconds};
@@ -32,6 +32,8 @@ pub struct Wandb {
 struct Running {
     shared: Arc<Shared>,
     timing: Timing,
+    /// How what is left can be sent.
+    sync: String,
     /// Disconnected once both have ended.
     done: Receiver<()>,
 }
@@ -112,10 +114,13 @@ impl Sink for Wandb {
         self.introduce(&settings, &shared);
         let length = std::fs::metadata(run.dir.join("metrics.jsonl")).map_or(0, |it| it.len());
         shared.begin_at(length);
+        let root = segments::root(settings.dir.as_deref().unwrap_or(&run.dir));
+        let sync = sync_command(&root);
         let (alive, done) = channel();
         self.running = Some(Running {
             shared: shared.clone(),
             timing: self.config.timing,
+            sync: sync.clone(),
             done,
         });
         let work = Work {
@@ -123,6 +128,7 @@ impl Sink for Wandb {
             config: self.config.clone(),
             settings,
             shared,
+            sync,
             alive,
         };
         let thread = thread::Builder::new().name("wandb log".into());
@@ -171,8 +177,14 @@ impl Running {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 self.shared.abandon();
-                // They say what is left, unless they hang.
-                let _ = self.done.recv_timeout(Duration::from_millis(200));
+                // They say why something is left, unless they hang.
+                let ended = self.done.recv_timeout(Duration::from_millis(200));
+                if ended != Err(RecvTimeoutError::Disconnected) {
+                    let (sync, waited) = (&self.sync, started.elapsed().as_secs());
+                    self.shared.warn(format!(
+                        "warning: W&B: not all of the run could be sent: no answer in {waited} s; `{sync}` sends the rest"
+                    ));
+                }
                 return;
             }
             match self.done.recv_timeout(left.min(UNREMARKED)) {
@@ -198,6 +210,7 @@ struct Work {
     config: WandbConfig,
     settings: Settings,
     shared: Arc<Shared>,
+    sync: String,
     /// Dropped at the end.
     alive: Sender<()>,
 }
@@ -232,7 +245,7 @@ impl Work {
             self.shared.inform(format!(
                 "W&B: logged to {}; `{}` sends it",
                 folder.display(),
-                sync_command(folder)
+                self.sync
             ));
         }
         journal.keep()
@@ -248,12 +261,12 @@ impl Work {
             true,
         );
         let (shared, alive) = (self.shared.clone(), self.alive.clone());
+        let sync = self.sync.clone();
         let thread = thread::Builder::new().name("wandb upload".into());
         thread.spawn(move || {
             let _alive: Sender<()> = alive;
             shared.join_in();
             let folder = logs.last().map(Segment::folder).unwrap_or("".as_ref());
-            let sync = sync_command(tt_disk::parent(folder));
             let base_url = uploader.client.server.base_url.clone();
             match uploader.send_all(&logs) {
                 Ok(_) => {}

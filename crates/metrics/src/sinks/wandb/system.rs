@@ -1,11 +1,15 @@
 //! What the machine and this process do, under the names that the site knows.
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use super::json;
 use super::record::Items;
+
+/// In `/proc/diskstats`, whatever the device has.
+const SECTOR_BYTES: f64 = 512.0;
 
 /// Reads `/proc`; elsewhere there is nothing to tell.
 pub(super) struct System {
@@ -15,12 +19,12 @@ pub(super) struct System {
 }
 
 /// Since the machine was started.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 struct Counters {
     sent: f64,
     received: f64,
-    disk_in: f64,
-    disk_out: f64,
+    /// By device: bytes read, bytes written.
+    disks: BTreeMap<String, (f64, f64)>,
 }
 
 impl System {
@@ -72,8 +76,16 @@ impl System {
         let counters = Counters::read();
         add("network.sent", counters.sent - self.start.sent);
         add("network.recv", counters.received - self.start.received);
-        add("disk.in", (counters.disk_in - self.start.disk_in) / 1e6);
-        add("disk.out", (counters.disk_out - self.start.disk_out) / 1e6);
+        for (name, (read, written)) in counters.disks {
+            let start = self
+                .start
+                .disks
+                .get(&name)
+                .copied()
+                .unwrap_or((read, written));
+            add(&format!("disk.{name}.in"), (read - start.0) / 1e6);
+            add(&format!("disk.{name}.out"), (written - start.1) / 1e6);
+        }
         items
     }
 }
@@ -92,12 +104,28 @@ impl Counters {
                 counters.sent += numbers.get(8).copied().unwrap_or(0.0);
             }
         }
-        // Of this process: that of the devices is mostly other people's.
-        let of_process = |key| number("/proc/self/io", key).unwrap_or(0.0);
-        counters.disk_in = of_process("read_bytes:");
-        counters.disk_out = of_process("write_bytes:");
+        let text = fs::read_to_string("/proc/diskstats").unwrap_or_default();
+        for line in text.lines() {
+            let words: Vec<_> = line.split_whitespace().collect();
+            let bytes = |index: usize| {
+                let sectors: f64 = words.get(index)?.parse().ok()?;
+                Some(SECTOR_BYTES * sectors)
+            };
+            if let (Some(name), Some(read), Some(written)) = (words.get(2), bytes(5), bytes(9))
+                && is_disk(name)
+            {
+                counters.disks.insert((*name).to_owned(), (read, written));
+            }
+        }
         counters
     }
+}
+
+/// A device as a whole, and one that exists.
+fn is_disk(name: &str) -> bool {
+    !name.starts_with("loop")
+        && !name.starts_with("ram")
+        && Path::new("/sys/block").join(name).exists()
 }
 
 fn numbers_of(text: &str) -> Vec<f64> {

@@ -27,7 +27,7 @@ use super::log::Reader;
 use super::record::{Metric, Record, Run};
 use super::segments::{Claim, Segment, each};
 use super::server_config::{config_json, config_yaml};
-use super::shared::Shared;
+use super::shared::{Shared, exit_code};
 use super::stream::Stream;
 use super::timing::{Timing, seconds};
 
@@ -155,20 +155,13 @@ impl Uploader {
         let mut stream = Stream::new(bucket, run, &stored, output_line);
         stream.files = head.files;
         let exit = self.follow(&mut source, &mut stream, segment, is_live)?;
-        let exit = match exit {
-            Some(code) => Some(code),
-            // Killed. Another process has gone on, or it has failed.
-            None => is_last.then_some(1),
-        };
+        // Without an end: killed.
+        let exit = exit.or(Some(1));
         // The run is not over if there is another log of it.
-        self.conclude(
-            &mut stream,
-            segment,
-            logs,
-            &config,
-            exit.filter(|_| is_last),
-        )?;
-        segment.mark_synced()?;
+        let exit = exit.filter(|_| is_last);
+        if self.conclude(&mut stream, segment, logs, &config, exit)? {
+            segment.mark_synced()?;
+        }
         Ok(Sent {
             rows: stream.rows,
             rows_there: stream.rows_there,
@@ -197,11 +190,24 @@ impl Uploader {
     fn stored(&mut self, run: &Run) -> Result<Option<Stored>, Stop> {
         let entity = Some(run.entity.as_str()).filter(|entity| !entity.is_empty());
         let asked = self.persist(|client| client.resume_status(entity, &run.project, &run.id));
-        match asked {
+        let stored = match asked {
             // A project that is not there yet.
-            Err(Stop::Refused { status: 404, .. }) => Ok(None),
-            asked => asked,
+            Err(Stop::Refused { status: 404, .. }) => return Ok(None),
+            asked => asked?,
+        };
+        // Rows would be doubled.
+        if let Some(it) = stored.as_ref().filter(|it| it.history_lines > 0)
+            && it.last_step.is_none()
+        {
+            let lines = it.history_lines;
+            return Err(Stop::Refused {
+                status: 200,
+                why: format!(
+                    "it has {lines} rows of the run and does not tell the step of the last one"
+                ),
+            });
         }
+        Ok(stored)
     }
 
     fn check_resume(&self, stored: &Option<Stored>, is_new: bool) -> Result<(), Stop> {
@@ -252,7 +258,12 @@ impl Uploader {
                 }
             }
             if is_at_end && is_closed {
-                return Ok(None);
+                match self.shared.ending() {
+                    _ if !is_live => return Ok(None),
+                    Some(end) => return Ok(Some(exit_code(end))),
+                    // The log cannot be written, but the run is at work.
+                    None => {}
+                }
             }
             let quiet = stream.last_request.map(|at| at.elapsed());
             let is_due = |after: f64| quiet.is_none_or(|quiet| quiet >= seconds(after));
@@ -271,8 +282,8 @@ impl Uploader {
         }
     }
 
-    /// The end of a log: the last update, the files, the rest of the lines and, if the run is over, its exit code. None of
-    /// them is left out because another has failed.
+    /// The end of a log: the rest of the lines, the last update, the files and, if the run is over, its exit code. None of
+    /// them is left out because another has failed. Gives whether all has arrived.
     fn conclude(
         &mut self,
         stream: &mut Stream,
@@ -280,7 +291,7 @@ impl Uploader {
         logs: &[Segment],
         config: &str,
         exit: Option<i64>,
-    ) -> Result<(), Stop> {
+    ) -> Result<bool, Stop> {
         // The rows come before everything else, if time is short.
         if !stream.batch.is_empty() {
             self.request(stream, None)?;
@@ -300,23 +311,24 @@ impl Uploader {
             }));
         }
         let put = self.put(stream, files);
-        self.forgive("files", put)?;
+        let has_files = self.forgive("files", put)?;
         if exit.is_some() || !stream.batch.is_empty() {
             self.request(stream, exit)?;
         }
-        Ok(())
+        Ok(has_files)
     }
 
-    /// What is not worth the rest of the run.
-    fn forgive(&self, what: &str, done: Result<(), Stop>) -> Result<(), Stop> {
+    /// What is not worth the rest of the run; gives whether it was done.
+    fn forgive(&self, what: &str, done: Result<(), Stop>) -> Result<bool, Stop> {
         let why = match done {
+            Ok(()) => return Ok(true),
             Err(Stop::Refused { why, .. }) => why,
-            Err(Stop::Disk(error)) => error.to_string(),
-            done => return done,
+            Err(Stop::Unreachable { why }) if !self.shared.is_abandoned() => why,
+            Err(stop) => return Err(stop),
         };
-        let text = format!("warning: W&B: {what} was not sent: {why}");
+        let text = format!("warning: W&B: {what} not sent: {why}");
         self.shared.warn(text);
-        Ok(())
+        Ok(false)
     }
 
     fn put(&mut self, stream: &mut Stream, mut files: Vec<RunFile>) -> Result<(), Stop> {
@@ -324,7 +336,11 @@ impl Uploader {
             return Ok(());
         }
         let shared = self.shared.clone();
-        self.persist(|client| put_once(client, stream, &mut files, &shared))
+        // Storage is another host, which may be closed to us. The end must be told all the same.
+        let patience = seconds(self.timing.flush / 2.0);
+        self.persist_for(Some(patience), |client| {
+            put_once(client, stream, &mut files, &shared)
+        })
     }
 
     /// One attempt at what is left of the files: the rows come first.
@@ -360,8 +376,18 @@ impl Uploader {
     /// Tries until there is an answer, or nobody waits for one.
     fn persist<T>(
         &mut self,
+        attempt: impl FnMut(&Client) -> Result<T, Trouble>,
+    ) -> Result<T, Stop> {
+        self.persist_for(None, attempt)
+    }
+
+    /// The same, for no longer than `patience` if that is given.
+    fn persist_for<T>(
+        &mut self,
+        patience: Option<Duration>,
         mut attempt: impl FnMut(&Client) -> Result<T, Trouble>,
     ) -> Result<T, Stop> {
+        let started = Instant::now();
         let mut delay = self.timing.first_delay;
         loop {
             let was_ending = self.is_ending();
@@ -388,7 +414,8 @@ impl Uploader {
             } else {
                 failing >= seconds(self.timing.sync_patience)
             };
-            if is_hopeless || self.shared.is_abandoned() {
+            let is_too_long = patience.is_some_and(|patience| started.elapsed() >= patience);
+            if is_hopeless || is_too_long || self.shared.is_abandoned() {
                 return Err(Stop::Unreachable { why });
             }
             self.say_if_failing(failing, &why);
@@ -448,8 +475,11 @@ impl Uploader {
 
     /// Waits for more of the log.
     fn rest(&self, duration: Duration) -> Result<(), Stop> {
+        let was_closed = self.shared.is_log_closed();
         self.shared.pause(duration, |shared| {
-            shared.is_log_closed() || shared.is_abandoned()
+            let has_more = !was_closed && shared.is_log_closed();
+            let is_over = was_closed && shared.ending().is_some();
+            has_more || is_over || shared.is_abandoned()
         });
         if self.shared.is_abandoned() {
             let why = "the process ends".to_owned();
