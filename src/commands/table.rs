@@ -174,7 +174,8 @@ const SYNC: Command = Command {
 };
 
 pub(crate) const TABLE: &[Command] = &[
-    TRAIN, PLAN, BATCH, TOKENIZE, DIFF, GENERATE, EXPORT, UPLOAD, INSPECT, RUNS, REPORT, SYNC, DOCTOR,
+    TRAIN, PLAN, BATCH, TOKENIZE, DIFF, GENERATE, EXPORT, UPLOAD, INSPECT, RUNS, REPORT, SYNC,
+    DOCTOR,
 ];
 
 fn check_run(invocation: &Invocation) -> Result<(), Diagnostics> {
