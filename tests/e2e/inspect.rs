@@ -163,7 +163,7 @@ fn a_run_keeps_what_it_printed_on_both_streams_over_all_its_starts() {
         "$ tpu-train +model=qwen2",
         "lr=1e-3\n",
         "resuming ",
-        "step 4/4",
+        "step=4/4",
         "continue    ",
     ] {
         assert!(log.contains(printed), "no {printed} in:\n{log}");

@@ -13,12 +13,16 @@ use crate::harness::{Place, RunFolder};
 const READ: &str = "
 import json, sys
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator, STORE_EVERYTHING_SIZE_GUIDANCE
+from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator as PluginEvents
 from tensorboard.plugins.hparams import plugin_data_pb2
 events = EventAccumulator(sys.argv[1], size_guidance=STORE_EVERYTHING_SIZE_GUIDANCE)
 events.Reload()
 scalars = {tag: [[e.step, e.value] for e in events.Scalars(tag)] for tag in events.Tags()['scalars']}
-texts = {tag: [[e.step, e.tensor_proto.string_val[0].decode()] for e in events.Tensors(tag)]
-         for tag in events.Tags()['tensors'] if not tag.startswith('_hparams_')}
+# What the page is made of: the older reader takes back no texts.
+pages = PluginEvents(sys.argv[1])
+pages.Reload()
+texts = {tag: [[e.step, e.tensor_proto.string_val[0].decode()] for e in pages.Tensors(tag)]
+         for tag in pages.Tags()['tensors'] if tag.startswith('samples/')}
 metadata = events.SummaryMetadata('_hparams_/session_start_info')
 data = plugin_data_pb2.HParamsPluginData.FromString(metadata.plugin_data.content)
 hparams = {key: value.number_value or value.string_value for key, value in data.session_start_info.hparams.items()}

@@ -61,6 +61,8 @@ pub(crate) struct Run {
     /// What of the data was left out since this process began.
     left_out: LeftOut,
     validated: Option<(u64, f32)>,
+    /// The last step after which there were samples.
+    sampled: Option<u64>,
     /// The checkpoint last handed to the writer or resumed from.
     saved: Option<u64>,
     /// The checkpoint last known to be complete.
@@ -106,6 +108,7 @@ impl Run {
             tokenizer_files: write_tokenizer(&data, run_dir)?,
             writer,
             mirror,
+            sampled: None,
             saved: resume.as_ref().map(|_| training.step),
             checkpoint: resume.map(|checkpoint| checkpoint.dir().to_owned()),
             training,
@@ -481,8 +484,11 @@ impl Run {
         Ok(Some(loss))
     }
 
-    /// Shows what the model makes of a few prompts.
+    /// Shows what the model makes of a few prompts, once after a step.
     fn sample(&mut self) -> Result<()> {
+        if self.sampled.replace(self.training.step) == Some(self.training.step) {
+            return Ok(());
+        }
         let (config, ends) = (&self.config.sample, self.token_ids.ends());
         let samples = sample(&self.training, &self.data, config, ends, &self.stop)?;
         samples
