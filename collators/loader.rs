@@ -157,14 +157,17 @@ impl Loader {
                 is_empty = false;
             }
         }
+        if is_empty {
+            return Ok(None);
+        }
         batch.cursor = self.cursor;
-        batch.left_out = std::mem::take(&mut self.left_out);
-        Ok((!is_empty).then_some(batch))
+        batch.left_out = self.take_left_out();
+        Ok(Some(batch))
     }
 
-    /// What was left out of the rows after the last batch.
-    pub fn left_out(&self) -> LeftOut {
-        self.left_out
+    /// What was left out of the rows after the last batch, once.
+    pub fn take_left_out(&mut self) -> LeftOut {
+        std::mem::take(&mut self.left_out)
     }
 
     /// Waiting for data ends with the error `Interrupted` when `interrupt` says so; the loader is of no use then.
