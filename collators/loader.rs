@@ -158,10 +158,10 @@ impl Loader {
             }
         }
         if is_empty {
-            return Ok(None); // what was left out since the last batch is told by the loader
+            return Ok(None);
         }
         batch.cursor = self.cursor;
-        batch.left_out = std::mem::take(&mut self.left_out);
+        batch.left_out = self.take_left_out();
         Ok(Some(batch))
     }
 
@@ -170,9 +170,9 @@ impl Loader {
         self.spec.layout != Layout::Packed
     }
 
-    /// What was left out of the rows after the last batch.
-    pub fn left_out(&self) -> LeftOut {
-        self.left_out
+    /// What was left out of the rows after the last batch, once.
+    pub fn take_left_out(&mut self) -> LeftOut {
+        std::mem::take(&mut self.left_out)
     }
 
     /// Waiting for data ends with the error `Interrupted` when `interrupt` says so; the loader is of no use then.

@@ -213,6 +213,35 @@ fn what_is_cut_and_left_out_is_said() {
     );
 }
 
+/// With this seed the row that fits lies between the two that do not.
+#[test]
+fn what_is_left_out_after_the_last_batch_is_said_too() {
+    let place = Place::new();
+    let record = |text: &str| format!(r#"{{"instruction": "{text}", "output": "{text}"}}"#);
+    let [short, long] = [record("Who?"), record(&"mill ".repeat(60))];
+    place.write("short.jsonl", &[&*short, &*short].join("\n"));
+    place.write("mixed.jsonl", &[&*short, &*long, &*long].join("\n"));
+    let finished = place.run(&[
+        "+model=qwen2",
+        "model/size=nano",
+        "+trainer=lm",
+        "trainer/lr_scheduler=constant",
+        "data=sft",
+        "data.path=mixed.jsonl",
+        "data.val_path=short.jsonl",
+        &format!("data.tokenizer.path={}", tokenizer()),
+        "data.sequence_length=32",
+        "+data.collator.kwargs.on_too_long=skip",
+        "+trainer.num_epochs=1",
+        "trainer.global_batch_size=1",
+        "trainer.micro_batch_size=1",
+        "seed=2",
+    ]);
+    let finished = finished.with_code(0);
+    let said = finished.stdout + &finished.stderr;
+    assert!(said.contains("2 rows of data left out so far"), "{said}");
+}
+
 #[test]
 fn a_sequence_to_sequence_run_learns_its_outputs() {
     let place = place();

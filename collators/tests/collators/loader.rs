@@ -298,6 +298,25 @@ fn without_packing_a_row_is_a_document_cut_off_or_padded() {
 }
 
 #[test]
+fn a_batch_that_is_given_back_is_written_again() {
+    let order = Order::new(0, Shard::default(), Some(1)).unwrap();
+    let shape = BatchShape {
+        rows: 1,
+        seq_len: 64,
+        pad_id: 0,
+        vocab_size: usize::MAX,
+    };
+    let start = Cursor::default();
+    let source = texts(&["some text"]);
+    let mut loader = Loader::new(source, order, collator(true), shape, start, None, 0).unwrap();
+    let batch = loader.next_batch().unwrap().unwrap();
+    let ids = batch.input_ids.as_ptr();
+    loader.recycle(batch);
+    let next = loader.next_batch().unwrap().unwrap();
+    assert_eq!(next.input_ids.as_ptr(), ids);
+}
+
+#[test]
 fn restoring_costs_the_same_wherever_the_cursor_points() {
     let counted = Arc::new(Counted(std::sync::atomic::AtomicU64::new(0)));
     let order = Order::new(0, Shard::default(), None).unwrap();
@@ -382,31 +401,56 @@ fn an_error_of_a_row_says_where_it_is() {
     );
 }
 
+/// Makes no token of any row.
+struct Nothing(Layout);
+
+impl Collator for Nothing {
+    fn layout(&self) -> Layout {
+        self.0
+    }
+    fn encode(&self, _: &Row, _: &mut tt_collators::Examples) -> Result<(), DataError> {
+        Ok(())
+    }
+}
+
+impl Nothing {
+    /// What comes of reading three rows from `cursor` on.
+    fn error(self, cursor: Cursor) -> String {
+        let order = Order::new(0, Shard::default(), Some(3)).unwrap();
+        let shape = BatchShape {
+            rows: 1,
+            seq_len: 4,
+            pad_id: 0,
+            vocab_size: usize::MAX,
+        };
+        let source = texts(&["a", "b", "c"]);
+        let loader = Loader::new(source, order, Arc::new(self), shape, cursor, None, 1);
+        loader.unwrap().next_batch().unwrap_err().to_string()
+    }
+}
+
 #[test]
 fn rows_without_tokens_end_in_an_error_not_in_a_loop() {
-    struct Nothing;
-    impl Collator for Nothing {
-        fn layout(&self) -> Layout {
-            Layout::Packed
-        }
-        fn encode(&self, _: &Row, _: &mut tt_collators::Examples) -> Result<(), DataError> {
-            Ok(())
-        }
+    for layout in [Layout::Packed, Layout::Fitted(2)] {
+        let error = Nothing(layout).error(Cursor::default());
+        // One more and every row, the first of an epoch or the last, would have been among them.
+        let expected =
+            "collator `Nothing` makes no token of 5 rows one after another, among them texts, row ";
+        assert!(error.starts_with(expected), "{error}");
     }
-    let order = Order::new(0, Shard::default(), Some(2)).unwrap();
-    let shape = BatchShape {
-        rows: 1,
-        seq_len: 4,
-        pad_id: 0,
-        vocab_size: usize::MAX,
-    };
-    let source = texts(&["a", "b"]);
-    let start = Cursor::default();
-    let mut loader = Loader::new(source, order, Arc::new(Nothing), shape, start, None, 1).unwrap();
-    let error = loader.next_batch().unwrap_err().to_string();
-    let expected =
-        "collator `Nothing` makes no token of 3 rows one after another, among them texts, row ";
-    assert!(error.starts_with(expected), "{error}");
+}
+
+#[test]
+fn a_cursor_in_a_row_that_has_no_tokens_is_an_error() {
+    for layout in [Layout::Packed, Layout::Fitted(2)] {
+        let cursor = Cursor {
+            epoch: 0,
+            row: 0,
+            token: 3,
+        };
+        let error = Nothing(layout).error(cursor);
+        assert!(error.contains("row 0, token 3"), "{error}");
+    }
 }
 
 #[test]

@@ -365,6 +365,35 @@ mod tests {
     }
 
     #[test]
+    fn a_checkpoint_that_cannot_be_replaced_keeps_its_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = complete(dir.path(), "step-00000005", 5, "old");
+        let absent = dir.path().join(".tmp-step-00000005-1");
+        publish(&absent, dir.path(), 5).unwrap_err();
+        assert_eq!(state_of(&path), "old");
+    }
+
+    #[test]
+    fn a_write_under_way_is_not_waited_for_and_told_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut writer = Writer::open(dir.path(), CheckpointConfig::default()).unwrap();
+        assert!(!writer.is_busy());
+        let (go_on, wait) = std::sync::mpsc::channel();
+        writer.in_flight = Some(thread::spawn(move || {
+            wait.recv().unwrap();
+            Err(Error::WriterPanicked("ended".to_owned()))
+        }));
+        assert!(writer.is_busy());
+        assert!(writer.poll().unwrap().is_none());
+        go_on.send(()).unwrap();
+        while writer.is_busy() {
+            thread::yield_now();
+        }
+        assert!(writer.poll().is_err());
+        assert!(writer.poll().unwrap().is_none());
+    }
+
+    #[test]
     fn panic_of_the_thread_is_an_error_with_its_message() {
         let dir = tempfile::tempdir().unwrap();
         let mut writer = Writer::open(dir.path(), CheckpointConfig::default()).unwrap();

@@ -294,6 +294,51 @@ mod tests {
     }
 
     #[test]
+    fn an_order_of_blocks_that_is_asked_for_several_epochs_keeps_them_apart() {
+        let mut blocks = Blocks::default();
+        (0..4).for_each(|_| blocks.add_run([(10, WINDOW_BYTES / 2); 3]));
+        let source = Blocked(Arc::new(blocks));
+        let order = || Order::of(3, Shard::default(), &source).unwrap();
+        let rows = |order: &Order, epoch| (0..120).map(|p| order.row(epoch, p)).collect::<Vec<_>>();
+        let used = order();
+        for epoch in [0, 1, 0, 2, 1] {
+            assert_eq!(rows(&used, epoch), rows(&order(), epoch), "{epoch}");
+        }
+    }
+
+    #[test]
+    fn blocks_that_fit_one_window_are_not_windowed() {
+        let is_windowed = |bytes| {
+            let mut blocks = Blocks::default();
+            blocks.add_run([(1, WINDOW_BYTES / 2), (1, bytes)]);
+            let source = Blocked(Arc::new(blocks));
+            let order = Order::of(3, Shard::default(), &source).unwrap();
+            order.is_windowed()
+        };
+        assert!(!is_windowed(WINDOW_BYTES / 2));
+        assert!(is_windowed(WINDOW_BYTES / 2 + 1));
+    }
+
+    /// A run that goes on must find the rows where an earlier version left them. Lengths on either side of a power of four.
+    #[test]
+    fn the_order_is_that_of_earlier_versions() {
+        let of = |len: u64| (0..len.min(8)).map(move |index| permute(7, len, index));
+        let orders = [1, 4, 5, 16, 17, 1 << 30].map(|len| of(len).collect::<Vec<_>>());
+        let expected: [&[u64]; 6] = [
+            &[0],
+            &[0, 1, 2, 3],
+            &[1, 0, 4, 3, 2],
+            &[13, 8, 15, 3, 5, 11, 12, 7],
+            &[14, 15, 6, 4, 11, 7, 16, 2],
+            &[
+                324260211, 492581434, 688647371, 263748861, 969006892, 910217397, 786190641,
+                185769597,
+            ],
+        ];
+        assert_eq!(orders, expected);
+    }
+
+    #[test]
     fn epochs_and_seeds_differ_in_order() {
         let order_of = |seed, epoch| {
             let order = Order::new(seed, Shard::default(), Some(100)).unwrap();

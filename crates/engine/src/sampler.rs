@@ -108,6 +108,28 @@ mod tests {
     }
 
     #[test]
+    fn a_temperature_divides_the_logits_however_large_they_are() {
+        let sampling = Sampling::Nucleus {
+            temperature: 2.0,
+            top_p: 1.0,
+        };
+        // Odds of 9 to 1, of which a temperature of 2 takes the root.
+        let logits = [1000.0, 1000.0 + 9f32.ln()];
+        let chosen = choices(sampling, &logits, 3000);
+        let share = chosen.iter().filter(|&&id| id == 1).count() as f64 / 3000.0;
+        assert!((share - 0.75).abs() < 0.05, "{share}");
+    }
+
+    #[test]
+    fn a_nucleus_ends_where_it_reaches_top_p_and_a_draw_falls_to_the_token_that_it_lies_in() {
+        let logits = [0.0; 4];
+        let of = |draw| nucleus(&logits, 1.0, 0.5, draw);
+        assert_eq!([0.0, 0.49, 0.5, 0.99].map(of), [0, 0, 1, 1]);
+        // What rounding leaves over is the last one's.
+        assert_eq!(of(1.0), 1);
+    }
+
+    #[test]
     fn same_seed_gives_the_same_choices() {
         let sampling = Sampling::Nucleus {
             temperature: 0.8,

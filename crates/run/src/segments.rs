@@ -170,8 +170,47 @@ mod tests {
             (41, None, false),
         ];
         assert_eq!(steps(&run), expected);
+        started_at(&run, 42);
+        assert_eq!(steps(&run)[3], (41, Some(41), false), "of one step");
         started_at(&run, 1);
         assert_eq!(steps(&run), [(1, None, false)]);
+    }
+
+    #[test]
+    fn starts_are_counted_whatever_the_folder_has_recorded_by_then() {
+        let root = tempfile::tempdir().unwrap();
+        let run = RunDir::open(root.path()).unwrap();
+        run.write(RESOLVED_CONFIG, "{}").unwrap();
+        for first_step in [1, 11, 21] {
+            started_at(&run, first_step);
+        }
+        let all = segments(run.path());
+        let names: Vec<_> = all.iter().map(|it| it.folder.file_name()).collect();
+        assert_eq!(names, ["001", "002", "003"].map(|name| Some(name.as_ref())));
+    }
+
+    #[test]
+    fn a_segment_tells_what_was_asked_for_and_what_of_it_is_new() {
+        let root = tempfile::tempdir().unwrap();
+        let run = RunDir::open(root.path()).unwrap();
+        for (first_step, lr) in [(1, 0.1), (11, 0.2)] {
+            started_at(&run, first_step);
+            let folder = segments(run.path()).pop().unwrap().folder;
+            let record = |name: &str, text: String| {
+                let path = folder.join(name);
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                fs::write(path, text).unwrap();
+            };
+            record(RESOLVED_CONFIG, format!("{{\"lr\": {lr}}}"));
+            record(".hydra/overrides.yaml", format!("- lr={lr}\n"));
+        }
+        let [first, second] = &segments(run.path())[..] else {
+            panic!("two starts");
+        };
+        assert_eq!(second.overrides(), ["lr=0.2"]);
+        let differences = second.differences(first);
+        let differences: Vec<_> = differences.iter().map(ToString::to_string).collect();
+        assert_eq!(differences, ["lr: 0.1 -> 0.2"]);
     }
 
     #[test]

@@ -244,6 +244,7 @@ mod tests {
         assert_eq!(guard.skipped_steps(), 6);
         guard.judge(f32::NAN, 1.0);
         guard.judge(f32::NAN, 1.0);
+        assert_eq!(guard.skipped_in_a_row(), 2);
         let third = guard.judge(f32::NAN, 1.0);
         assert_eq!(third, Verdict::Stop(Cause::NonFinite));
         assert_eq!(guard.skipped_steps(), 8, "the step that stops is not made");
@@ -272,6 +273,18 @@ mod tests {
         let verdict = guard.judge(f32::NAN, f32::NAN);
         assert_eq!(verdict, Verdict::Stop(Cause::NonFinite));
         assert_eq!(guard.loss_scale(), Some(65536.0));
+    }
+
+    #[test]
+    fn only_a_guard_with_a_loss_scale_multiplies_the_loss() {
+        let batch = [Batch {
+            num_targets: 128,
+            ..Batch::default()
+        }];
+        let guard = StepGuard::default();
+        assert_eq!(guard.backward_seed(&batch), 1.0);
+        let guard = guard.with_loss_scale(&LossScaleConfig::default());
+        assert_eq!(guard.backward_seed(&batch), 65536.0 / 128.0);
     }
 
     #[test]

@@ -198,7 +198,10 @@ impl Run {
                         self.left_out += batch.left_out;
                         batches.push(batch);
                     }
-                    Ok(None) => break,
+                    Ok(None) => {
+                        self.left_out += self.loader.take_left_out();
+                        break;
+                    }
                     Err(DataError::Interrupted) => return Ok(None),
                     Err(error) => return Err(error.into()),
                 }

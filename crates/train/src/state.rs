@@ -115,8 +115,62 @@ fn step_and_loss<'de, D: Deserializer<'de>>(
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use tt_nn::ParamTree;
+    use tt_optimizers::{AdamW, AdamWConfig, Schedule, Scheduled};
+    use tt_tensor::{Device, Seed};
 
     use super::*;
+
+    fn optimizers(rates: [(&str, f64); 2]) -> Optimizers {
+        let params = ParamTree::init(&[], Seed::new(1), Device::Cpu).unwrap();
+        let scheduled = |(name, rate): (&str, f64)| Scheduled {
+            name: name.to_owned(),
+            kind: "adamw.AdamW".to_owned(),
+            params: None,
+            optimizer: Box::new(AdamW::new(AdamWConfig::new(rate), &params).unwrap()),
+            schedule: Schedule::constant(),
+        };
+        Optimizers::new(rates.map(scheduled).into())
+    }
+
+    fn saved_with(optimizers: Vec<OptimizerState>) -> TrainState {
+        let state = json!({
+            "step": 7, "tokens": 1, "optimizer_steps": 7, "seed": 0, "cursor": Cursor::default(),
+            "optimizers": optimizers, "instruction_set": "any", "trainer": null,
+        });
+        serde_json::from_value(state).unwrap()
+    }
+
+    #[test]
+    fn rates_that_a_resumed_run_would_change_are_named() {
+        let state = saved_with(OptimizerState::of(
+            &optimizers([("hidden", 0.02), ("rest", 0.1)]),
+            7,
+        ));
+        let kinds = state.optimizers.iter().map(|it| (&*it.name, &*it.kind));
+        assert!(kinds.eq([("hidden", "adamw.AdamW"), ("rest", "adamw.AdamW")]));
+        // The last bits may differ from one machine to another.
+        let same = optimizers([("rest", 0.1 + 1e-11), ("hidden", 0.02)]);
+        assert_eq!(state.rate_changes(&same), []);
+        let close = 0.1 - 5e-9;
+        let other = optimizers([("rest", close), ("hidden", 0.03)]);
+        let expected = [("rest", 0.1, close), ("hidden", 0.02, 0.03)];
+        assert_eq!(state.rate_changes(&other), expected);
+        // An optimizer that was not there has not changed.
+        let renamed = optimizers([("rest", 0.1), ("new", 0.03)]);
+        assert_eq!(state.rate_changes(&renamed), []);
+    }
+
+    #[test]
+    fn a_folder_without_a_state_is_no_runs() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(TrainState::read_in(folder.path()).unwrap(), None);
+        let state = saved_with(Vec::new());
+        let path = folder.path().join(STATE);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, serde_json::to_string(&state).unwrap()).unwrap();
+        assert_eq!(TrainState::read_in(folder.path()).unwrap(), Some(state));
+    }
 
     #[test]
     fn a_validation_that_was_not_finite_can_be_resumed_from() {

@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::common::{assert_holds, keep_last, latest_step, names, snapshot, write};
-use tt_checkpoint::{Checkpoint, Error, Problem, Weights, Writer, latest};
+use tt_checkpoint::{Checkpoint, Error, Problem, Weights, Writer, holds_checkpoints, latest};
 
 /// Two checkpoints, the newer one treated by `harm`; returns the one report of it.
 fn problem_after(harm: impl FnOnce(&Path)) -> Problem {
@@ -139,6 +139,24 @@ fn all_damaged_means_none_and_every_reason() {
     let found = latest(dir.path()).unwrap();
     assert_eq!(found.checkpoint, None);
     assert_eq!(found.skipped.len(), 2);
+}
+
+#[test]
+fn a_folder_holds_checkpoints_also_if_they_are_damaged() {
+    let dir = tempfile::tempdir().unwrap();
+    assert!(!holds_checkpoints(&dir.path().join("absent")).unwrap());
+    assert!(!holds_checkpoints(dir.path()).unwrap());
+    fs::create_dir(dir.path().join("step-00000010")).unwrap();
+    assert!(holds_checkpoints(dir.path()).unwrap());
+}
+
+#[test]
+fn a_folder_that_cannot_be_listed_is_not_called_empty() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("checkpoints");
+    fs::write(&file, "").unwrap();
+    let error = latest(&file).unwrap_err();
+    assert!(matches!(error, Error::Io { .. }), "{error}");
 }
 
 #[test]

@@ -400,3 +400,103 @@ fn a_config_that_cannot_be_read_is_not_taken_for_another() {
     let named = decide(&in_folder(&run, &config, Resume::From(run.clone())));
     assert_eq!(started(named.unwrap()).first_step(), 3);
 }
+
+/// A run that began from `origin`.
+fn leave_branch(root: &Path, name: &str, config: &Value, step: u64, origin: &Path) -> PathBuf {
+    let run = leave_run(root, name, config, Some(step));
+    let origin = origin.canonicalize().unwrap();
+    let dir = RunDir::open(&run).unwrap();
+    dir.set_origin(Some(&origin)).unwrap();
+    run
+}
+
+#[test]
+fn a_branch_begins_at_its_origin_once_and_goes_on_after() {
+    let root = tempfile::tempdir().unwrap();
+    let config = json!({"lr": 0.1});
+    let origin = leave_run(root.path(), "a/1", &config, Some(3));
+    let path = root.path().join("outputs/b/1");
+    let from = || decide(&in_folder(&path, &config, Resume::From(origin.clone())));
+    let start = started(from().unwrap());
+    assert_eq!(start.folder, FolderChoice::Given(path.clone()));
+    assert_eq!(start.origin, Some(origin.canonicalize().unwrap()));
+    let [message] = &start.messages[..] else {
+        panic!("{:?}", start.messages);
+    };
+    assert!(message.contains("starting from step 3"), "{message}");
+
+    leave_branch(root.path(), "b/1", &config, 5, &origin);
+    let start = started(from().unwrap());
+    assert_eq!(start.folder, FolderChoice::Earlier(path.clone()));
+    assert_eq!(start.first_step(), 5);
+    // Not so one that began elsewhere.
+    let elsewhere = leave_run(root.path(), "c/1", &config, Some(4));
+    let start = decide(&in_folder(&path, &config, Resume::From(elsewhere)));
+    let start = started(start.unwrap());
+    assert_eq!(start.folder, FolderChoice::Given(path.clone()));
+    assert_eq!(start.first_step(), 4);
+}
+
+#[test]
+fn a_checkpoint_named_again_goes_on_with_the_run_that_began_from_it() {
+    let root = tempfile::tempdir().unwrap();
+    let config = json!({"lr": 0.1});
+    let checkpoint = |run: &Path| run_dir::checkpoints(run).join("step-00000003");
+    let origin = checkpoint(&leave_run(
+        root.path(),
+        "2026-01-01/00-00-00",
+        &config,
+        Some(3),
+    ));
+    let other = checkpoint(&leave_run(
+        root.path(),
+        "2026-01-02/00-00-00",
+        &config,
+        Some(3),
+    ));
+    let own = leave_branch(root.path(), "2026-01-03/00-00-00", &config, 5, &origin);
+    leave_branch(root.path(), "2026-01-04/00-00-00", &config, 6, &other);
+    let path = root.path().join("outputs/2026-06-01/00-00-00");
+    let request = RunRequest {
+        output_dir: OutputDir {
+            path: &path,
+            folders_by_clock: 2,
+        },
+        ..in_folder(&path, &config, Resume::From(origin))
+    };
+    let start = started(decide(&request).unwrap());
+    assert_eq!((start.folder.path(), start.first_step()), (&*own, 5));
+}
+
+#[test]
+fn a_run_that_never_saved_starts_over_where_it_is() {
+    let root = tempfile::tempdir().unwrap();
+    let config = json!({"lr": 0.1});
+    let run = leave_run(root.path(), "a/1", &config, None);
+    let start = started(decide(&in_folder(&run, &config, Resume::Auto)).unwrap());
+    assert_eq!(start.folder, FolderChoice::Earlier(run));
+    assert!(start.messages[0].contains("over"), "{:?}", start.messages);
+}
+
+#[test]
+fn a_branch_may_lie_inside_the_run_that_it_leaves_but_not_around_it() {
+    let root = tempfile::tempdir().unwrap();
+    let config = json!({"lr": 0.1});
+    let run = leave_run(root.path(), "a/1", &config, Some(3));
+    let within = run.join("branch");
+    fs::create_dir(&within).unwrap();
+    let from_run = |path: &Path| decide(&in_folder(path, &config, Resume::From(run.clone())));
+    let start = started(from_run(&within).unwrap());
+    assert_eq!(start.folder, FolderChoice::Given(within.clone()));
+    let error = from_run(&root.path().join("outputs/a")).unwrap_err();
+    assert!(matches!(error, ResumeError::InsideRunDir { .. }), "{error}");
+}
+
+#[test]
+fn a_run_that_never_saved_is_passed_over_in_silence_if_its_config_cannot_be_read() {
+    let root = tempfile::tempdir().unwrap();
+    let config = json!({"lr": 0.1});
+    let run = leave_run(root.path(), "2026-01-01/00-00-00", &config, None);
+    fs::write(run.join(RESOLVED_CONFIG), "{\"lr\":").unwrap();
+    assert_eq!(auto(root.path(), &config).messages, [""; 0]);
+}

@@ -27,6 +27,21 @@ fn gradients_of_two_backward_passes_add_up() {
 }
 
 #[test]
+fn a_tape_that_is_reset_forgets_what_it_recorded() {
+    let w = parameter("w", &[1.0, 2.0]);
+    let tape = Tape::new();
+    let pair = tape.watch(&w).sqr().unwrap();
+    assert_eq!((tape.len(), tape.is_empty()), (1, false));
+    tape.reset();
+    assert!(tape.is_empty());
+    drop(pair);
+    // So does a backward pass that fails.
+    let pair = tape.watch(&w).sqr().unwrap();
+    tape.backward(&pair).unwrap_err();
+    assert!(tape.is_empty());
+}
+
+#[test]
 fn a_weight_used_twice_gets_the_sum_of_both_uses() {
     let w = parameter("w", &[3.0]);
     let tape = Tape::new();

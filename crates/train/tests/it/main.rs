@@ -5,4 +5,5 @@ mod contract;
 mod model_contract;
 mod optimizer_contract;
 mod ranks;
+mod step;
 mod stop;
