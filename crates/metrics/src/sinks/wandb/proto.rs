@@ -1,53 +1,8 @@
-//! Protocol Buffers on the wire, as much as [`super::record`] needs: varints and fields with a length.
-//!
-//! Written by hand: a dozen small messages are not worth a code generator and its build time.
+//! Reading Protocol Buffers, as much as [`super::record`] needs: varints and fields with a length.
 
 use super::log::Malformed;
 
-/// A message that is being written. Fields that have their default are left out, as proto3 does.
-#[derive(Default)]
-pub(super) struct Message(Vec<u8>);
-
-impl Message {
-    pub(super) fn into_bytes(self) -> Vec<u8> {
-        self.0
-    }
-
-    pub(super) fn int(&mut self, field: u32, value: i64) {
-        if value != 0 {
-            self.varint(u64::from(field) << 3);
-            // Negative numbers are ten bytes of two's complement.
-            self.varint(value as u64);
-        }
-    }
-
-    pub(super) fn text(&mut self, field: u32, value: &str) {
-        if !value.is_empty() {
-            self.bytes(field, value.as_bytes());
-        }
-    }
-
-    /// There even if it is empty: its presence says something.
-    pub(super) fn message(&mut self, field: u32, build: impl FnOnce(&mut Message)) {
-        let mut inner = Message::default();
-        build(&mut inner);
-        self.bytes(field, &inner.0);
-    }
-
-    fn bytes(&mut self, field: u32, bytes: &[u8]) {
-        self.varint(u64::from(field) << 3 | 2);
-        self.varint(bytes.len() as u64);
-        self.0.extend_from_slice(bytes);
-    }
-
-    fn varint(&mut self, mut value: u64) {
-        while value > 127 {
-            self.0.push(value as u8 & 127 | 128);
-            value >>= 7;
-        }
-        self.0.push(value as u8);
-    }
-}
+pub(super) use crate::sinks::proto::Message;
 
 /// The value of a field that was read.
 #[derive(Clone, Copy, Debug, PartialEq)]
