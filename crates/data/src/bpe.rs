@@ -37,7 +37,7 @@ impl Bpe {
     pub(crate) fn train<'a>(texts: impl Iterator<Item = &'a str>, vocab_size: usize) -> Self {
         let mut bpe = Self::bytes_only();
         let mut ids: HashMap<Vec<u8>, u32> = HashMap::new();
-        let texts: Vec<String> = texts.map(|text| composed(text)).collect();
+        let texts: Vec<String> = texts.map(composed).collect();
         let mut words = Words::count(texts.iter().map(String::as_str));
         while bpe.tokens.len() < vocab_size {
             let Some(pair) = words.most_frequent_pair() else {

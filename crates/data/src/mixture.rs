@@ -22,6 +22,9 @@ use crate::row::Row;
 use crate::source::{Dataset, OpenSource, Part, Source};
 use crate::sources::SOURCES;
 
+/// Training rows, validation rows and fingerprint of a source.
+type Opened = (Arc<dyn Source>, Arc<dyn Source>, String);
+
 /// What `data.dataset.url` calls it.
 pub(crate) const NAME: &str = "mixture";
 const KEY: &str = "data.dataset.kwargs.sources";
@@ -88,7 +91,7 @@ pub(crate) fn open_from(
     if sources.is_empty() {
         return Err(bad("a mixture needs sources".to_owned()));
     }
-    let mut opened = Vec::new();
+    let mut opened: Vec<Opened> = Vec::new();
     for (index, source) in sources.iter().enumerate() {
         let config = DataConfig {
             dataset: DatasetConfig {
@@ -131,7 +134,7 @@ pub(crate) fn open_from(
         hasher.update(fingerprint.as_bytes());
         hasher.update(&used.to_le_bytes());
     }
-    let parts = |of: fn(&(Arc<dyn Source>, Arc<dyn Source>, String)) -> &Arc<dyn Source>| {
+    let parts = |of: fn(&Opened) -> &Arc<dyn Source>| {
         let parts = opened.iter().zip(names(&sources));
         let parts = parts.map(|(it, name)| Part {
             name,

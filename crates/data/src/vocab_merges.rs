@@ -33,11 +33,14 @@ pub(crate) fn is_in(folder: &Path) -> bool {
     (has(VOCAB) && has(MERGES)) || has(SENTENCE_PIECE)
 }
 
+/// A `tokenizer.json` and a `tokenizer_config.json`, as bytes.
+type Made = (Vec<u8>, Vec<u8>);
+
 /// The `tokenizer.json` of the files in `folder`, and a `tokenizer_config.json` that names the special tokens; `None` if there
 /// are none.
 ///
 /// Errors: a class that is not known, SentencePiece, files that are damaged or do not belong together.
-pub(crate) fn read(folder: &Path) -> Result<Option<(Vec<u8>, Vec<u8>)>, DataError> {
+pub(crate) fn read(folder: &Path) -> Result<Option<Made>, DataError> {
     if !is_in(folder) {
         return Ok(None);
     }
