@@ -109,7 +109,12 @@ fn each_checkpoint_is_a_commit_to_a_private_repository() {
     let puts = world.server.requests("PUT ").len();
     world.train(&steps).with_code(0).prints("step 2 sent to ");
     world.assert_has(&world.checkpoint(2));
-    let targets: Vec<_> = world.server.requests("PUT ").into_iter().map(|it| it.target).collect();
+    let targets: Vec<_> = world
+        .server
+        .requests("PUT ")
+        .into_iter()
+        .map(|it| it.target)
+        .collect();
     assert_eq!(targets.len(), puts + 1, "{targets:?}");
     for name in ["console.log", "resolved_config.json"] {
         assert!(!world.run_folder().read(name).contains(TOKEN));

@@ -130,7 +130,7 @@ impl<'a> Source<'a> {
         let offered = answer.header("content-range").unwrap_or_default();
         let is_meant = offered.starts_with(&format!("bytes {start}-{}/", end - 1));
         let is_whole = answer.status() == 200 && start == 0 && end == size;
-        if !is_whole && !(answer.status() == 206 && is_meant) {
+        if !is_whole && (answer.status() != 206 || !is_meant) {
             return Err(Failure::passing(format!(
                 "bytes {start} to {end} were asked for, the answer is {} with `{offered}`",
                 answer.status()
