@@ -157,9 +157,7 @@ impl TokenCaches {
             }
         };
         thread::scope(|scope| {
-            let threads: Vec<_> = (0..num_threads.max(1))
-                .map(|_| scope.spawn(work))
-                .collect();
+            let threads: Vec<_> = (0..num_threads.max(1)).map(|_| scope.spawn(work)).collect();
             while threads.iter().any(|thread| !thread.is_finished()) {
                 let rows = rows.load(Ordering::Relaxed);
                 if !go_on(TokenProgress { rows, num_rows }) {

@@ -451,7 +451,10 @@ impl Server {
             "preupload" => {
                 let asked = request.json();
                 let files = asked["files"].as_array().unwrap().iter().map(|file| {
-                    let is_large = file["path"].as_str().unwrap().ends_with(".safetensors") || file["size"].as_u64().unwrap() > 1000;
+                    let path = file["path"].as_str().unwrap();
+                    // Pages stay where the site can show them.
+                    let is_large = path.ends_with(".safetensors")
+                        || (file["size"].as_u64().unwrap() > 1000 && !path.ends_with(".md"));
                     json!({"path": file["path"], "uploadMode": if is_large { "lfs" } else { "regular" }, "shouldIgnore": false})
                 });
                 ok(json!({"files": files.collect::<Vec<_>>()}))
