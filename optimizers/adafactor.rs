@@ -427,3 +427,38 @@ impl Optimizer for Adafactor {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn rates_that_do_not_go_together_are_refused() {
+        let refused = |lr: Option<f64>, relative_step: bool, warmup_init: bool| {
+            let config =
+                json!({"lr": lr, "relative_step": relative_step, "warmup_init": warmup_init});
+            let config: AdafactorConfig = serde_json::from_value(config).unwrap();
+            config.check().err()
+        };
+        assert_eq!(refused(None, true, false), None);
+        assert_eq!(refused(None, true, true), None);
+        assert_eq!(refused(Some(0.1), false, false), None);
+        assert!(
+            refused(Some(0.1), true, false)
+                .unwrap()
+                .contains("`lr` is null")
+        );
+        assert!(
+            refused(None, false, false)
+                .unwrap()
+                .contains("must be given")
+        );
+        assert!(
+            refused(Some(0.1), false, true)
+                .unwrap()
+                .contains("`warmup_init` needs")
+        );
+    }
+}

@@ -292,7 +292,9 @@ impl Assignment {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{AdamW, AdamWConfig};
     use tt_nn::{Init, ParamKind};
+    use tt_tensor::{Device, Seed};
 
     fn assign(groups: &[Option<&[&str]>]) -> Assignment {
         let paths = [
@@ -330,5 +332,78 @@ mod tests {
         assert_eq!(found.idle, [(1, 0)]);
         let found = assign(&[Some(&["norm.*", "nrom.*"]), None]);
         assert_eq!(found.idle, [(0, 1)]);
+    }
+
+    fn scheduled(name: &str, glob: &str) -> (Scheduled, ParamTree) {
+        let specs = ["layers.weight", "norm.weight"].map(|path| ParamSpec {
+            path: path.to_owned(),
+            shape: vec![1],
+            init: Init::Ones,
+            kind: ParamKind::Vector,
+        });
+        let all = ParamTree::init(&specs, Seed::new(0), Device::Cpu).unwrap();
+        let glob = PathGlob::new(glob).unwrap();
+        let params = all.filtered(|spec| glob.matches(&spec.path));
+        let optimizer = AdamW::new(AdamWConfig::new(0.1), &params).unwrap();
+        let scheduled = Scheduled {
+            name: name.to_owned(),
+            kind: "adamw.AdamW".to_owned(),
+            params: Some(params),
+            optimizer: Box::new(optimizer),
+            schedule: Schedule::constant(),
+        };
+        (scheduled, all)
+    }
+
+    #[test]
+    fn of_several_optimizers_each_has_its_parameters_rate_and_metrics_under_its_name() {
+        let one = Optimizers::new(vec![scheduled(MAIN, "**").0]);
+        assert_eq!((one.len(), one.is_empty()), (1, false));
+        assert_eq!(one.qualified(MAIN, "lr"), "lr");
+        let both = ["layers", "norm"].map(|name| scheduled(name, &format!("{name}.*")).0);
+        let mut both = Optimizers::new(both.into());
+        assert_eq!((both.len(), both.is_empty()), (2, false));
+        assert!(Optimizers::new(Vec::new()).is_empty());
+        assert_eq!(both.qualified("norm", "lr"), "norm_lr");
+        assert!(
+            both.kinds()
+                .eq([("layers", "adamw.AdamW"), ("norm", "adamw.AdamW")])
+        );
+        assert!(both.rates(3).eq([("layers", 0.1), ("norm", 0.1)]));
+        assert_eq!(both.owner("norm.weight").unwrap(), "`norm` (adamw.AdamW)");
+        assert_eq!(both.owner("embed.weight"), None);
+
+        let (_, params) = scheduled(MAIN, "**");
+        let scale = Tensor::ones(1, Device::Cpu).unwrap();
+        both.step(&params, 0, &scale, true).unwrap();
+        let names: Vec<_> = both
+            .metrics()
+            .unwrap()
+            .into_iter()
+            .map(|(name, _)| name)
+            .collect();
+        let expected = [
+            "layers_update_rms",
+            "layers_update_ratio",
+            "norm_update_rms",
+            "norm_update_ratio",
+        ];
+        assert_eq!(names, expected);
+        let slots: Vec<_> = both.slots().map(|(name, slot)| (name, slot.name)).collect();
+        let expected = ["layers", "norm"].map(|name| [(name, "exp_avg"), (name, "exp_avg_sq")]);
+        assert_eq!(slots, expected.concat());
+    }
+
+    #[test]
+    fn a_state_that_does_not_fit_is_told_from_other_errors_whoever_it_is_of() {
+        let state = || Error::State {
+            parameter: "w".to_owned(),
+            slot: "exp_avg",
+            why: "[2] instead of [1]".to_owned(),
+        };
+        let optimizer = scheduled(MAIN, "**").0;
+        let contract = || Error::Contract("it does not count".to_owned());
+        assert!(state().is_state() && optimizer.named(state()).is_state());
+        assert!(!contract().is_state() && !optimizer.named(contract()).is_state());
     }
 }

@@ -378,4 +378,48 @@ mod tests {
         let message = muon("**.o_prj.weight").err().unwrap().to_string();
         assert!(message.contains("o_prj"), "{message}");
     }
+
+    #[test]
+    fn a_glob_that_is_none_is_refused_before_there_are_parameters() {
+        let check = |glob: &str| {
+            let config =
+                serde_json::json!({"lr": 0.1, "adamw": {"lr": 0.1}, "adamw_parameters": [glob]});
+            serde_json::from_value::<MuonConfig>(config)
+                .unwrap()
+                .check()
+        };
+        assert!(check("**.weight").is_ok());
+        assert!(check("layers.[0-9").is_err());
+    }
+
+    #[test]
+    fn one_schedule_moves_the_rate_of_the_rest_too() {
+        let spec = |path: &str, shape: &[usize], kind| ParamSpec {
+            path: path.into(),
+            shape: shape.to_vec(),
+            init: Init::Ones,
+            kind,
+        };
+        let specs = [
+            spec("a.weight", &[2, 2], ParamKind::Linear),
+            spec("a.bias", &[2], ParamKind::Vector),
+        ];
+        for (peak, expected) in [(0.1, 0.99), (0.0, 1.0)] {
+            let params = ParamTree::init(&specs, Seed::new(0), Device::Cpu).unwrap();
+            let config = serde_json::json!({"lr": peak, "adamw": {"lr": 0.02}});
+            let config = serde_json::from_value(config).unwrap();
+            let mut muon = Muon::new(config, &params).unwrap();
+            let bias = params.get("a.bias").unwrap();
+            bias.set_grad(Tensor::ones(2, Device::Cpu).unwrap());
+            // Half the peak: AdamW's first step is as large as its rate.
+            let context = StepContext {
+                lr: peak / 2.0,
+                grad_scale: Tensor::ones(1, Device::Cpu).unwrap(),
+                wants_metrics: false,
+            };
+            muon.step(&context).unwrap();
+            let bias = bias.value().to_vec::<f32>().unwrap();
+            assert!((bias[0] - expected).abs() < 1e-6, "{bias:?}");
+        }
+    }
 }

@@ -309,6 +309,56 @@ mod tests {
         assert!(ratio.needs_run_length());
     }
 
+    #[test]
+    fn a_schedule_ends_at_a_rate_under_its_peak() {
+        let polynomial = |lr_end| {
+            let shape = Shape::Polynomial { lr_end, power: 0.0 };
+            SchedulePlan::new(shape, 0).build(Some(10), 0.1)
+        };
+        assert_eq!(polynomial(0.1).unwrap_err().key, "kwargs.lr_end");
+        assert_eq!(polynomial(0.2).unwrap_err().key, "kwargs.lr_end");
+        // A power of 0 falls after the last step only, and then at once.
+        let schedule = polynomial(0.05).unwrap();
+        assert_eq!(
+            [9, 10, 11].map(|step| schedule.factor(step)),
+            [1.0, 1.0, 0.5]
+        );
+
+        let cosine = |min_lr, peak_lr| {
+            let options = crate::schedule_shapes::MinLrOptions {
+                num_cycles: 0.5,
+                min_lr: Some(min_lr),
+                min_lr_rate: None,
+            };
+            SchedulePlan::new(Shape::CosineWithMinLr(options), 0).build(Some(10), peak_lr)
+        };
+        assert_eq!(cosine(0.2, 0.1).unwrap_err().key, "kwargs.min_lr");
+        assert_eq!(cosine(0.1, 0.1).unwrap().factor(10), 1.0);
+        assert_eq!(cosine(0.05, 0.1).unwrap().factor(10), 0.5);
+        // A peak of 0 has no share, and yet a factor.
+        assert_eq!(cosine(0.0, 0.0).unwrap().factor(0), 1.0);
+    }
+
+    #[test]
+    fn a_stable_rate_rises_stays_and_falls_also_where_a_part_has_no_steps() {
+        let factors = |warmup, num_stable_steps, num_decay_steps| {
+            let wsd = crate::schedule_shapes::StableOptions {
+                num_stable_steps: Some(num_stable_steps),
+                num_decay_steps,
+                warmup_type: crate::schedule_shapes::Curve::OneMinusSqrt,
+                decay_type: crate::schedule_shapes::Curve::Linear,
+                min_lr_ratio: 0.0,
+                num_cycles: 0.5,
+            };
+            let schedule = SchedulePlan::new(Shape::WarmupStableDecay(wsd), warmup);
+            let schedule = schedule.build(None, 1.0).unwrap();
+            [0, 1, 2, 3].map(|step| schedule.factor(step))
+        };
+        assert_eq!(factors(4, 0, 1)[3], 0.5, "1 - sqrt(1 - 3/4)");
+        assert_eq!(factors(0, 1, 2), [1.0, 1.0, 0.5, 0.0]);
+        assert_eq!(factors(0, 2, 0), [1.0, 1.0, 0.0, 0.0]);
+    }
+
     // Values of transformers 5.24's `get_scheduler`: 20 steps, 4 of warmup.
     #[test]
     fn cosine_warmup_with_min_lr_is_that_of_transformers() {

@@ -223,7 +223,7 @@ fn half() -> f64 {
 impl StableOptions {
     pub(crate) fn factor(&self, step: u64, warmup: u64) -> f64 {
         let floor = self.min_lr_ratio;
-        let stable = self.num_stable_steps.unwrap_or(u64::MAX - warmup);
+        let stable = self.num_stable_steps.unwrap_or(u64::MAX);
         if step < warmup {
             let progress = step as f64 / warmup as f64;
             let factor = match self.warmup_type {

@@ -1,4 +1,5 @@
 //! Optimizers and schedules against what PyTorch and transformers give.
 
 mod optimizers;
+mod options;
 mod schedulers;

@@ -11,7 +11,7 @@ use tt_optimizers::{
     LionConfig, Muon, Optimizer, RmsProp, RmsPropConfig, Sgd, SgdConfig, StepContext,
     TorchAdafactorConfig,
 };
-use tt_tensor::{Device, Tape, Tensor, fused};
+use tt_tensor::{Device, Shard, Tape, Tensor, fused};
 use tt_testkit::{Golden, Tensors, on_each_device, relative_l2};
 
 #[derive(Deserialize)]
@@ -157,7 +157,12 @@ fn check(name: &str, device: Device) {
             grad_scale: Tensor::full(0.25, 1, device).unwrap(),
             wants_metrics: step % 2 == 1,
         };
+        let before: Vec<f32> = case.params.iter().flat_map(|it| run.weights(it)).collect();
+        let wants_metrics = context.wants_metrics;
         optimizer.step(&context).unwrap();
+        let after = case.params.iter().flat_map(|it| run.weights(it));
+        let steps: Vec<f32> = before.iter().zip(after).map(|(a, b)| a - b).collect();
+        check_metrics(name, &*optimizer, wants_metrics.then_some(&steps));
         for parameter in &case.params {
             let (ours, truth) = (
                 run.weights(parameter),
@@ -195,12 +200,69 @@ fn check(name: &str, device: Device) {
     }
     check_state(name, &*optimizer, &reference);
     assert_eq!(optimizer.steps(), cases.steps);
-    for (metric, value) in optimizer.metrics().unwrap() {
+
+    // One that takes up the state makes the same step.
+    let resumed = Run::new(&golden, &case.params, device);
+    let mut restored = make(name, case, &resumed.params);
+    for parameter in &case.params {
+        let value = run.params.get(parameter).unwrap().value();
+        let value = Tensor::from_slice(&value.to_vec::<f32>().unwrap(), value.dims(), device);
+        let own = resumed.params.get(parameter).unwrap();
+        own.set(value.unwrap()).unwrap();
+    }
+    let slots = optimizer.slots();
+    let mut load = |parameter: &str, slot: &'static str, _: &Shard| {
+        let saved = slots
+            .iter()
+            .find(|it| it.parameter == parameter && it.name == slot);
+        let saved = &saved.expect("one of the slots").value;
+        let values = saved.to_vec::<f32>()?;
+        Ok(Tensor::from_slice(&values, saved.dims(), device)?)
+    };
+    restored.restore(cases.steps, &mut load).unwrap();
+    for (run, optimizer) in [(&run, &mut optimizer), (&resumed, &mut restored)] {
+        run.backward(0, 4.0);
+        let context = StepContext {
+            lr: optimizer.lr(),
+            grad_scale: Tensor::full(0.25, 1, device).unwrap(),
+            wants_metrics: false,
+        };
+        optimizer.step(&context).unwrap();
+        assert_eq!(optimizer.steps(), cases.steps + 1);
+    }
+    for parameter in &case.params {
+        assert_eq!(resumed.weights(parameter), run.weights(parameter), "{name}");
+    }
+}
+
+/// The metrics of a step that took `step` off the weights, or of one that was not asked for any.
+fn check_metrics(name: &str, optimizer: &dyn Optimizer, step: Option<&Vec<f32>>) {
+    let metrics: BTreeMap<_, _> = optimizer.metrics().unwrap().into_iter().collect();
+    let Some(step) = step else {
+        assert!(metrics.is_empty(), "{name}");
+        return;
+    };
+    let mut expected = vec!["update_ratio", "update_rms"];
+    match name.split('_').next() {
+        Some("adafactor") => expected.insert(0, "clip_divisor"),
+        Some("lion") => expected.insert(0, "sign_agreement"),
+        Some("muon") => expected.insert(0, "singular_value_rms"),
+        _ => {}
+    }
+    assert!(metrics.keys().eq(&expected), "{name}: {:?}", metrics.keys());
+    for (metric, value) in &metrics {
         let value = value.to_scalar::<f32>().unwrap();
-        assert!(
-            value.is_finite() && value > 0.0,
-            "{name}: {metric} is {value}"
-        );
+        let is_right = match metric.as_str() {
+            "update_rms" => {
+                let squares: f64 = step.iter().map(|x| f64::from(*x).powi(2)).sum();
+                let rms = (squares / step.len() as f64).sqrt();
+                (f64::from(value) / rms - 1.0).abs() < 0.01
+            }
+            "singular_value_rms" => (0.6..1.3).contains(&value),
+            "clip_divisor" => value >= 1.0,
+            _ => value.is_finite() && value > 0.0,
+        };
+        assert!(is_right, "{name}: {metric} is {value}");
     }
 }
 
@@ -223,6 +285,7 @@ fn check_state(name: &str, optimizer: &dyn Optimizer, reference: &Tensors) {
             of_size(truth.dims()),
             "{name}: {key}"
         );
+        assert_eq!(slot.shard.local_shape(), slot.value.dims(), "{name}: {key}");
         let error = relative_l2(&slot.value.to_vec().unwrap(), &values(truth));
         assert!(error < 1e-5, "{name}: {key} is off by {error:.1e}");
     }

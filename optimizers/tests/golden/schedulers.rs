@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tt_config::Composer;
+use tt_config::{Composer, Diagnostics};
 use tt_optimizers::SchedulePlan;
 use tt_testkit::Golden;
 
@@ -45,11 +45,15 @@ fn plan(case: &Case) -> SchedulePlan {
         config[key] = options.remove(key).unwrap_or(Value::Null);
     }
     config["kwargs"] = options.into();
+    read(&config).unwrap()
+}
+
+fn read(config: &Value) -> Result<SchedulePlan, Diagnostics> {
     let yaml = format!("lr_scheduler: {config}\n");
     let files: &[(&str, &str)] = Box::leak(Box::new([("root.yaml", &*yaml.leak())]));
     let composer = Composer::new("root").embedded("test", files);
     let composition = composer.compose::<&str>(&[]).unwrap();
-    SchedulePlan::read(&composition.section("lr_scheduler")).unwrap()
+    SchedulePlan::read(&composition.section("lr_scheduler"))
 }
 
 #[test]
@@ -68,5 +72,18 @@ fn golden_schedulers() {
                 case.name
             );
         }
+    }
+}
+
+#[test]
+fn a_least_rate_is_given_in_one_way() {
+    for kind in ["cosine_with_min_lr", "cosine_warmup_with_min_lr"] {
+        let read = |kwargs: Value| read(&json!({"type": kind, "kwargs": kwargs}));
+        assert!(read(json!({"min_lr": 1e-4})).is_ok());
+        assert!(read(json!({"min_lr_rate": 0.1})).is_ok());
+        let both = read(json!({"min_lr": 1e-4, "min_lr_rate": 0.1})).unwrap_err();
+        assert!(both.to_string().contains("both given"), "{both}");
+        let neither = read(json!({})).unwrap_err();
+        assert!(neither.to_string().contains("must be given"), "{neither}");
     }
 }
