@@ -18,9 +18,9 @@ fn config<T: serde::de::DeserializeOwned>(given: Value) -> T {
     serde_json::from_value(given).unwrap()
 }
 
-/// The defaults of PyTorch 2.9's and transformers 5's classes.
+/// Those of PyTorch's and transformers' classes, but that no optimizer but Muon decays a weight unasked.
 #[test]
-fn options_left_out_are_those_of_pytorch_and_transformers() {
+fn options_left_out_have_their_usual_values() {
     let lr = || json!({"lr": 0.1});
     let adam = json!({
         "lr": 0.1, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.0, "amsgrad": false,
