@@ -19,6 +19,9 @@ const MOST_SAMPLES_EACH: usize = 2;
 /// Not shown: the inverse of the speed.
 const HIDDEN: &str = "step_time_ms";
 
+/// What the time of a step is made of: in one chart.
+const PARTS: [&str; 4] = ["forward_ms", "backward_ms", "optimizer_ms", "data_wait_ms"];
+
 pub(super) fn of_run(run: &Recorded) -> Page {
     let name = label(run);
     let config = run.config.iter().map(|(key, value, origin)| ConfigRow {
@@ -149,6 +152,13 @@ fn charts_of_run(run: &Recorded) -> Vec<Chart> {
     for (key, points) in &run.curves {
         let (chart, name, color) = match key.as_str() {
             HIDDEN => continue,
+            key if PARTS.contains(&key) => {
+                let color = PARTS
+                    .iter()
+                    .position(|part| *part == key)
+                    .unwrap_or_default();
+                ("parts of a step, ms", key, color)
+            }
             "loss" => ("loss", "training", 0),
             "val_loss" => ("loss", "validation", 1),
             key => (key, key, 0),

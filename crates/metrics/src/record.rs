@@ -11,12 +11,19 @@ use serde::{Serialize, Serializer};
 use crate::error::{Error, Result};
 
 /// The fields that depend on the clock. Two runs that compute the same agree in all others.
-pub const TIME_KEYS: [&str; 3] = ["tokens_per_second", "step_time_ms", "data_wait_ms"];
+pub const TIME_KEYS: [&str; 6] = [
+    "tokens_per_second",
+    "step_time_ms",
+    "data_wait_ms",
+    "forward_ms",
+    "backward_ms",
+    "optimizer_ms",
+];
 
 /// The field that tells what the nulls of a row are.
 pub const NON_FINITE: &str = "non_finite";
 
-const STEP_KEYS: [&str; 8] = [
+const STEP_KEYS: [&str; 11] = [
     "step",
     "loss",
     "lr",
@@ -25,6 +32,9 @@ const STEP_KEYS: [&str; 8] = [
     TIME_KEYS[0],
     TIME_KEYS[1],
     TIME_KEYS[2],
+    TIME_KEYS[3],
+    TIME_KEYS[4],
+    TIME_KEYS[5],
 ];
 const VAL_KEYS: [&str; 2] = ["step", "val_loss"];
 
@@ -97,6 +107,34 @@ pub struct StepRecord {
     /// Of that, what the step waited for its batches, milliseconds.
     #[serde(serialize_with = "three_decimals")]
     pub data_wait_ms: f64,
+    /// Of that, its forward passes, copies to the device included, milliseconds. On a device that works by itself this
+    /// and what follows is the time of its launches, and `optimizer_ms` has what it was waited for.
+    #[serde(serialize_with = "three_decimals")]
+    pub forward_ms: f64,
+    /// Of that, its backward passes, milliseconds.
+    #[serde(serialize_with = "three_decimals")]
+    pub backward_ms: f64,
+    /// Of that, judging it, clipping and the optimizers, milliseconds.
+    #[serde(serialize_with = "three_decimals")]
+    pub optimizer_ms: f64,
+}
+
+impl StepRecord {
+    /// Its numbers but the step, by their names in a row; without the scalars.
+    pub(crate) fn numbers(&self) -> [(&'static str, f64); 10] {
+        [
+            ("loss", self.loss.into()),
+            ("lr", self.lr),
+            ("grad_norm", self.grad_norm.into()),
+            ("tokens", self.tokens as f64),
+            (TIME_KEYS[0], self.tokens_per_second),
+            (TIME_KEYS[1], self.step_time_ms),
+            (TIME_KEYS[2], self.data_wait_ms),
+            (TIME_KEYS[3], self.forward_ms),
+            (TIME_KEYS[4], self.backward_ms),
+            (TIME_KEYS[5], self.optimizer_ms),
+        ]
+    }
 }
 
 /// One pass over the validation split.
@@ -141,13 +179,7 @@ impl Record {
     /// The values that JSON cannot have, by name, as JavaScript would write them.
     fn non_finite(&self) -> IndexMap<&str, &'static str> {
         let fields = match self {
-            Self::Step(r) => vec![
-                ("loss", r.loss.into()),
-                ("lr", r.lr),
-                ("grad_norm", r.grad_norm.into()),
-                (TIME_KEYS[0], r.tokens_per_second),
-                (TIME_KEYS[1], r.step_time_ms),
-            ],
+            Self::Step(r) => r.numbers().to_vec(),
             Self::Val(r) => vec![("val_loss", f64::from(r.val_loss))],
         };
         let scalars = self.scalars().iter();
@@ -225,6 +257,9 @@ mod tests {
             tokens_per_second: 12345.678912,
             step_time_ms: 81.0,
             data_wait_ms: 0.25,
+            forward_ms: 30.0,
+            backward_ms: 45.5,
+            optimizer_ms: 5.0,
         }
     }
 
@@ -234,7 +269,8 @@ mod tests {
             Record::from(step_record()).to_line().unwrap(),
             "{\"step\":7,\"loss\":0.3,\"lr\":0.00005,\"grad_norm\":1.1,\"tokens\":7000,\
              \"z_loss\":0.1,\"accuracy\":0.1,\"experts\":3,\
-             \"tokens_per_second\":12345.679,\"step_time_ms\":81.0,\"data_wait_ms\":0.25}\n"
+             \"tokens_per_second\":12345.679,\"step_time_ms\":81.0,\"data_wait_ms\":0.25,\
+             \"forward_ms\":30.0,\"backward_ms\":45.5,\"optimizer_ms\":5.0}\n"
         );
         let val = ValRecord {
             step: 7,

@@ -29,7 +29,7 @@ use crate::state::{OptimizerState, TrainState};
 use crate::step::StepOutput;
 use crate::stop::StopFlag;
 use crate::token_ids::TokenIds;
-use crate::training::Training;
+use crate::training::{StepTimes, Training};
 use crate::validation::{Validation, sample, validate};
 
 /// Global batches one after another without a target that end a run: the rest of the data will have none either.
@@ -83,6 +83,7 @@ struct StepUse {
     time: Duration,
     /// Of that, until there were batches.
     data_wait: Duration,
+    parts: StepTimes,
 }
 
 impl Run {
@@ -277,6 +278,7 @@ impl Run {
         let step = self.training.step + 1;
         let guard = &self.training.guard;
         let (loss_scale, skipped_before) = (guard.loss_scale(), guard.skipped_in_a_row());
+        self.training.times = StepTimes::default();
         let output = self.trainer.train_step(&mut self.training, &batches)?;
         let elapsed = started.elapsed();
         self.report_idle_parameters(step);
@@ -289,6 +291,7 @@ impl Run {
             positions: positions as u64,
             time: elapsed,
             data_wait,
+            parts: self.training.times,
         };
         self.trained += elapsed;
         self.trained_tokens += tokens;
@@ -376,7 +379,7 @@ impl Run {
             let padding = 1.0 - used.tokens as f64 / used.positions.max(1) as f64;
             scalars.insert("padding".to_owned(), (padding as f32).into());
         }
-        let seconds = used.time.as_secs_f64();
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
         Ok(self.metrics.log(StepRecord {
             step,
             loss: numbers.loss,
@@ -384,9 +387,12 @@ impl Run {
             grad_norm: numbers.grad_norm,
             tokens,
             scalars,
-            tokens_per_second: used.tokens as f64 / seconds,
-            step_time_ms: seconds * 1e3,
-            data_wait_ms: used.data_wait.as_secs_f64() * 1e3,
+            tokens_per_second: used.tokens as f64 / used.time.as_secs_f64(),
+            step_time_ms: ms(used.time),
+            data_wait_ms: ms(used.data_wait),
+            forward_ms: ms(used.parts.forward),
+            backward_ms: ms(used.parts.backward),
+            optimizer_ms: ms(used.parts.optimizer),
         })?)
     }
 

@@ -5,6 +5,8 @@
 //! 3. [`Training::judge`] reads the step's numbers, which is its one read, and decides what becomes of it,
 //! 4. [`Training::take_step`] lets the optimizers move, or not.
 
+use std::time::Instant;
+
 use tt_collators::Batch;
 use tt_metrics::Scalar;
 use tt_models::Model;
@@ -58,10 +60,14 @@ impl Training {
                 self.drop_gradients();
                 return Err(Error::Stopped);
             }
+            let begun = Instant::now();
             let fwd = self.forward(&self.tape, self.step, micro);
             let batch = DeviceBatch::upload(batch, self.device)?;
             let part = loss(&fwd, &*self.model, &batch)?.checked()?;
+            let forward_done = Instant::now();
             backward(&self.tape, &part.sum, seed)?;
+            self.times.forward += forward_done - begun;
+            self.times.backward += forward_done.elapsed();
             totals = Some(match totals {
                 None => Totals::new(part, seed),
                 Some(so_far) => so_far.plus(part)?,
@@ -78,6 +84,7 @@ impl Training {
 
     /// Reads the numbers of the step and asks the guard whether it may reach the weights.
     pub fn judge(&mut self, totals: &Totals) -> Result<Judgement> {
+        let begun = Instant::now();
         let count = self.gradients().count();
         if count == 0 {
             return Err(Error::NoGradient {
@@ -93,6 +100,7 @@ impl Training {
             fused::clip_scale(&squares, &totals.divisor()?, self.clipping.max_norm)?;
         let numbers = self.reduce.numbers(totals.read(&grad_norm)?)?;
         let verdict = self.guard.judge(numbers.loss, numbers.grad_norm);
+        self.times.optimizer += begun.elapsed();
         Ok(Judgement {
             numbers,
             verdict,
@@ -102,6 +110,7 @@ impl Training {
 
     /// Does as `judgement` says: steps the optimizers with the gradients, or drops these. They are taken either way.
     pub fn take_step(&mut self, judgement: Judgement) -> Result<StepOutput> {
+        let begun = Instant::now();
         let Judgement {
             numbers,
             verdict,
@@ -123,6 +132,7 @@ impl Training {
             }
             Verdict::Stop(_) => self.drop_gradients(),
         }
+        self.times.optimizer += begun.elapsed();
         Ok(StepOutput {
             numbers,
             lr,

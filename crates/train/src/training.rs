@@ -1,6 +1,7 @@
 //! A run's changing parts. What a step does with them is in [`crate::step`].
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tt_models::{Checked, Model};
 use tt_nn::{Forward, ParamTree, Recompute};
@@ -46,6 +47,17 @@ pub struct Training {
     pub(crate) without_gradient: Option<Vec<String>>,
     /// Kept from step to step, so that recording does not allocate.
     pub(crate) tape: Tape,
+    /// Of the step that is being made.
+    pub(crate) times: StepTimes,
+}
+
+/// What the parts of a step took.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct StepTimes {
+    pub(crate) forward: Duration,
+    pub(crate) backward: Duration,
+    /// Judging and the optimizers.
+    pub(crate) optimizer: Duration,
 }
 
 /// How gradients of the mean loss are bounded: first all by their norm, then each element by its value.
@@ -83,6 +95,7 @@ impl Training {
             stop: StopFlag::default(),
             without_gradient: None,
             tape: Tape::new(),
+            times: StepTimes::default(),
         }
     }
 

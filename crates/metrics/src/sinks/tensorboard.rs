@@ -141,14 +141,7 @@ impl Sink for TensorBoard {
     fn record(&mut self, record: &Record, _position: u64) -> SinkResult {
         let mut values = Vec::new();
         match record {
-            Record::Step(r) => values.extend([
-                ("loss", f64::from(r.loss)),
-                ("lr", r.lr),
-                ("grad_norm", f64::from(r.grad_norm)),
-                ("tokens", r.tokens as f64),
-                ("tokens_per_second", r.tokens_per_second),
-                ("step_time_ms", r.step_time_ms),
-            ]),
+            Record::Step(r) => values.extend(r.numbers()),
             Record::Val(r) => values.push(("val_loss", f64::from(r.val_loss))),
         }
         let scalars = record.scalars().iter();
