@@ -23,7 +23,8 @@ chores:
   layers          print which file of src/ uses which; fail on a circle, or on a crate that uses a
                   higher layer
   mutants [ARG].. plant faults in what must not be wrong unseen (.cargo/mutants.toml), and list those that
-                  no test of its crate or of those that use it finds; hours; needs cargo-mutants
+                  no test of its crate, nor of those that use it, finds; needs cargo-mutants, and hours
+                  for all (docs/testing.md): `mutants -f FILE` is of one file
   docs            write what is generated: docs/configuration.md, docs/config.schema.json
   docs --check    fail if they are not what would be written";
 
