@@ -15,7 +15,7 @@ main() {
     cargo xtask sdk || echo "no emulator of the TPU: device=tpu will not run here; the CPU needs nothing of it"
     if [[ -n "${1:-}" ]]; then store_hf_token "$1"; else echo "no Hugging Face token given: only public repositories can be read"; fi
     if [[ -n "${2:-}" ]]; then store_wandb_token "$2"; fi
-    echo "runs are logged to disk only: sending them to Weights & Biases is not there yet${2:+, the token is kept for it}"
+    if [[ -z "${2:-}" ]]; then echo "no Weights & Biases token: runs are logged to disk only"; fi
     echo
     echo "ready: target/release/tpu-train +model=qwen2 +trainer=lm lr=5e-5"
 }
