@@ -38,7 +38,7 @@ fn start(dir: &Path, program: &str, args: &[&[&str]]) -> (bool, String) {
 fn trains(dir: &Path, program: &str, args: &[&[&str]]) -> String {
     let (is_well, printed) = start(dir, program, args);
     assert!(is_well, "{printed}");
-    for line in ["step 3/3", "loss", "sample"] {
+    for line in ["step=3/3", "loss", "> "] {
         assert!(printed.contains(line), "no {line:?} in {printed}");
     }
     printed
