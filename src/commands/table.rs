@@ -149,7 +149,7 @@ const INSPECT: Command = Command {
 /// What shows runs as a page.
 pub(crate) const REPORT: Command = Command {
     name: "report",
-    about: "Show a run, or runs and sweeps side by side, as a page: RUN [RUN ...]",
+    about: "Show runs or a sweep as a page, side by side: RUN [RUN ...]",
     work: Work::Plain(report::run),
 };
 
