@@ -15,8 +15,8 @@
 //!
 //! # The protocol
 //!
-//! Measured from the reference client, Python's wandb 0.31.0. [`client`] has the requests, [`upload`] what goes when and
-//! how it arrives once, [`record`] and [`log`](mod@log) the format of logs, [`settings`] the variables, [`segments`] the
+//! Measured from the reference client, Python's wandb 0.31.0. `client` has the requests, `upload` what goes when and
+//! how it arrives once, `record` and `log` the format of logs, `settings` the variables, `segments` the
 //! folders. In short:
 //!
 //! - `RunResumeStatus`, `UpsertBucket`, then file_stream requests; at the end `UpsertBucket`, files, and a file_stream
