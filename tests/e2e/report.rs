@@ -27,6 +27,7 @@ fn dom(page: &Path, options: &[&str]) -> Option<String> {
             "--headless",
             "--no-sandbox",
             "--disable-gpu",
+            "--disable-dev-shm-usage", // of containers, it is small
             "--virtual-time-budget=10000",
         ])
         .arg(format!("--user-data-dir={}", profile.display()))
