@@ -10,6 +10,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, HashSet};
 
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::byte_level::{char_of, composed};
@@ -88,20 +89,25 @@ impl Bpe {
             "pre_tokenizer": pre_tokenizer(),
             "post_processor": null,
             "decoder": byte_level(),
-            "model": {
-                "type": "BPE",
-                "dropout": null,
-                "unk_token": null,
-                "continuing_subword_prefix": null,
-                "end_of_word_suffix": null,
-                "fuse_unk": false,
-                "byte_fallback": false,
-                "ignore_merges": false,
-                "vocab": vocab,
-                "merges": self.merges.iter().map(merge).collect::<Vec<_>>(),
-            },
+            "model": bpe_model(&vocab, &self.merges.iter().map(merge).collect::<Vec<_>>()),
         })
     }
+}
+
+/// The `model` of a byte-level BPE in a `tokenizer.json`: ids by token, and pairs of tokens by rank.
+pub(crate) fn bpe_model(vocab: &impl Serialize, merges: &impl Serialize) -> Value {
+    json!({
+        "type": "BPE",
+        "dropout": null,
+        "unk_token": null,
+        "continuing_subword_prefix": null,
+        "end_of_word_suffix": null,
+        "fuse_unk": false,
+        "byte_fallback": false,
+        "ignore_merges": false,
+        "vocab": vocab,
+        "merges": merges,
+    })
 }
 
 fn added_tokens() -> Value {

@@ -11,6 +11,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
+use crate::bpe::bpe_model;
 use crate::error::DataError;
 use crate::split;
 
@@ -87,18 +88,7 @@ pub(crate) fn read(folder: &Path) -> Result<Option<Made>, DataError> {
         "post_processor": files.post_processor(&added)?,
         "added_tokens": added,
         "decoder": { "type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true },
-        "model": {
-            "type": "BPE",
-            "dropout": null,
-            "unk_token": null,
-            "continuing_subword_prefix": null,
-            "end_of_word_suffix": null,
-            "fuse_unk": false,
-            "byte_fallback": false,
-            "ignore_merges": false,
-            "vocab": vocab,
-            "merges": files.merges()?,
-        },
+        "model": bpe_model(&vocab, &files.merges()?),
     });
     let config = format!("{:#}\n", files.config);
     Ok(Some((json.to_string().into_bytes(), config.into_bytes())))
