@@ -1,0 +1,471 @@
+//! Ranks that are threads of one process.
+//!
+//! Everything is one exchange: each rank puts down a value, waits until all have, and takes up all of them. Two rounds
+//! are kept apart, so that a rank may begin with the next while others still read; it cannot be two ahead. Values are
+//! handed over and not copied; a round is let go when its last rank has read it.
+
+use std::any::Any;
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use half::bf16;
+
+use crate::communicator::Communicator;
+use crate::error::{Error, Result};
+
+/// `size` ranks of one group. None waits for another longer than `timeout`; `None`: for ever.
+pub fn group(size: usize, timeout: Option<Duration>) -> Vec<Arc<dyn Communicator>> {
+    let job = Arc::new(Job {
+        failure: Mutex::default(),
+        groups: Mutex::default(),
+        timeout,
+    });
+    let group = Group::new((0..size).collect(), &job);
+    (0..size)
+        .map(|rank| Arc::new(Rank::new(rank, &group)) as Arc<dyn Communicator>)
+        .collect()
+}
+
+/// What all groups of a job have in common.
+struct Job {
+    failure: Mutex<Option<Error>>,
+    /// To be woken when a rank fails.
+    groups: Mutex<Vec<std::sync::Weak<Group>>>,
+    timeout: Option<Duration>,
+}
+
+struct Group {
+    /// Of the whole job, which messages name.
+    names: Vec<usize>,
+    job: Arc<Job>,
+    rounds: Mutex<Rounds>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Rounds {
+    /// Even ones and odd ones.
+    rounds: [Round; 2],
+    /// Sent and not received, by (from, to).
+    mail: HashMap<(usize, usize), VecDeque<Vec<u8>>>,
+}
+
+type Value = Arc<dyn Any + Send + Sync>;
+
+#[derive(Default)]
+struct Round {
+    values: HashMap<usize, (&'static str, Value)>,
+    /// Of how many ranks it has been read.
+    read: usize,
+}
+
+struct Rank {
+    rank: usize,
+    group: Arc<Group>,
+    /// Exchanges so far.
+    round: Mutex<usize>,
+}
+
+impl Group {
+    fn new(names: Vec<usize>, job: &Arc<Job>) -> Arc<Self> {
+        let group = Arc::new(Self {
+            names,
+            job: Arc::clone(job),
+            rounds: Mutex::default(),
+            changed: Condvar::new(),
+        });
+        let mut groups = job.groups.lock().expect("no panic while adding");
+        groups.push(Arc::downgrade(&group));
+        drop(groups);
+        group
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Rounds> {
+        self.rounds.lock().expect("no panic while exchanging")
+    }
+
+    /// Waits until `done` gives something. `missing` says for which ranks.
+    fn wait<T>(
+        &self,
+        operation: &'static str,
+        mut done: impl FnMut(&mut Rounds) -> Result<Option<T>>,
+        missing: impl Fn(&Rounds) -> Vec<usize>,
+    ) -> Result<T> {
+        let begun = Instant::now();
+        let mut rounds = self.lock();
+        loop {
+            if let Some(failure) = &*self.job.failure.lock().expect("no panic while failing") {
+                return Err(failure.clone());
+            }
+            if let Some(value) = done(&mut rounds)? {
+                return Ok(value);
+            }
+            rounds = match self.job.timeout {
+                None => self.changed.wait(rounds).expect("no panic while waiting"),
+                Some(limit) => {
+                    let left = limit.saturating_sub(begun.elapsed());
+                    if left.is_zero() {
+                        let missing = missing(&rounds);
+                        return Err(Error::Timeout {
+                            operation,
+                            after: limit,
+                            missing: missing.into_iter().map(|it| self.names[it]).collect(),
+                        });
+                    }
+                    let waited = self.changed.wait_timeout(rounds, left);
+                    waited.expect("no panic while waiting").0
+                }
+            };
+        }
+    }
+}
+
+impl Rank {
+    fn new(rank: usize, group: &Arc<Group>) -> Self {
+        Self {
+            rank,
+            group: Arc::clone(group),
+            round: Mutex::new(0),
+        }
+    }
+
+    /// What every rank gives, by rank.
+    fn exchange<T: Send + Sync + 'static>(
+        &self,
+        operation: &'static str,
+        value: T,
+    ) -> Result<Vec<Arc<T>>> {
+        let (rank, group, size) = (self.rank, &*self.group, self.size());
+        let mut round = self.round.lock().expect("one thread is a rank");
+        let at = *round % 2;
+        *round += 1;
+        let value: Value = Arc::new(value);
+        let mut value = Some(value);
+        // Those of the round before the last may still be reading.
+        group.wait(
+            operation,
+            |rounds| {
+                let round = &mut rounds.rounds[at];
+                if round.values.contains_key(&rank) {
+                    return Ok(None);
+                }
+                let value = value.take().expect("put down once");
+                round.values.insert(rank, (operation, value));
+                Ok(Some(()))
+            },
+            |_| Vec::new(),
+        )?;
+        group.changed.notify_all();
+        let all = group.wait(
+            operation,
+            |rounds| {
+                let round = &mut rounds.rounds[at];
+                let other = round.values.iter().find(|(_, (it, _))| *it != operation);
+                if let Some((&other, (found, _))) = other {
+                    return Err(Error::OutOfStep {
+                        rank: group.names[other],
+                        found,
+                        own_rank: group.names[rank],
+                        own: operation,
+                    });
+                }
+                if round.values.len() < size {
+                    return Ok(None);
+                }
+                let all: Vec<Value> = (0..size).map(|it| round.values[&it].1.clone()).collect();
+                round.read += 1;
+                if round.read == size {
+                    *round = Round::default();
+                }
+                Ok(Some(all))
+            },
+            |rounds| {
+                let values = &rounds.rounds[at].values;
+                (0..size).filter(|it| !values.contains_key(it)).collect()
+            },
+        )?;
+        group.changed.notify_all();
+        let all = all.into_iter().map(Arc::downcast::<T>);
+        let all: std::result::Result<_, _> = all.collect();
+        Ok(all.expect("an operation has one type of value"))
+    }
+
+    fn sums<T: Copy + Into<f32> + Send + Sync + 'static>(
+        &self,
+        operation: &'static str,
+        values: Vec<T>,
+        shares: &[usize],
+    ) -> Result<Vec<f32>> {
+        let start = shares[..self.rank].iter().sum();
+        let own = start..start + shares[self.rank];
+        let all = self.exchange(operation, values)?;
+        Ok(sums(&all, own))
+    }
+}
+
+/// Of elements `own`, the sums over all in their order.
+fn sums<T: Copy + Into<f32>>(all: &[Arc<Vec<T>>], own: std::ops::Range<usize>) -> Vec<f32> {
+    let mut sums: Vec<f32> = all[0][own.clone()].iter().map(|&it| it.into()).collect();
+    for values in &all[1..] {
+        for (sum, &value) in sums.iter_mut().zip(&values[own.clone()]) {
+            *sum += value.into();
+        }
+    }
+    sums
+}
+
+impl Communicator for Rank {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn size(&self) -> usize {
+        self.group.names.len()
+    }
+
+    fn all_reduce(&self, values: Vec<f32>) -> Result<Vec<f32>> {
+        let (len, size) = (values.len(), self.size());
+        // Each sums a part for all: else all would sum everything.
+        let bound = |rank: usize| rank * len / size;
+        let shares: Vec<usize> = (0..size).map(|it| bound(it + 1) - bound(it)).collect();
+        let own = self.sums("all_reduce", values, &shares)?;
+        let parts = self.exchange("all_reduce", own)?;
+        Ok(parts.iter().flat_map(|part| part.iter().copied()).collect())
+    }
+
+    fn reduce_scatter(&self, values: Vec<f32>, shares: &[usize]) -> Result<Vec<f32>> {
+        self.sums("reduce_scatter", values, shares)
+    }
+
+    fn reduce_scatter_bf16(&self, values: Vec<bf16>, shares: &[usize]) -> Result<Vec<f32>> {
+        self.sums("reduce_scatter of bf16", values, shares)
+    }
+
+    fn all_gather(&self, bytes: Vec<u8>) -> Result<Vec<Arc<Vec<u8>>>> {
+        self.exchange("all_gather", bytes)
+    }
+
+    fn broadcast(&self, bytes: Vec<u8>, root: usize) -> Result<Arc<Vec<u8>>> {
+        let own = if self.rank == root { bytes } else { Vec::new() };
+        let mut all = self.exchange("broadcast", own)?;
+        Ok(all.swap_remove(root))
+    }
+
+    fn send(&self, bytes: Vec<u8>, to: usize) -> Result<()> {
+        let mut rounds = self.group.lock();
+        let mail = rounds.mail.entry((self.rank, to)).or_default();
+        mail.push_back(bytes);
+        drop(rounds);
+        self.group.changed.notify_all();
+        Ok(())
+    }
+
+    fn receive(&self, from: usize) -> Result<Vec<u8>> {
+        let way = (from, self.rank);
+        self.group.wait(
+            "receive",
+            |rounds| Ok(rounds.mail.get_mut(&way).and_then(VecDeque::pop_front)),
+            |_| vec![from],
+        )
+    }
+
+    fn barrier(&self) -> Result<()> {
+        self.exchange("barrier", ()).map(drop)
+    }
+
+    fn split(&self, color: usize) -> Result<Arc<dyn Communicator>> {
+        let colors = self.exchange("split", color)?;
+        let members: Vec<usize> = (0..self.size()).filter(|&it| *colors[it] == color).collect();
+        let names = members.iter().map(|&it| self.group.names[it]).collect();
+        let first = members[0] == self.rank;
+        let made = first.then(|| Group::new(names, &self.group.job));
+        let groups = self.exchange("split", made)?;
+        let group = groups[members[0]].as_ref().clone();
+        let group = group.expect("the first of a color makes its group");
+        let rank = members.iter().position(|&it| it == self.rank);
+        let rank = rank.expect("a rank has its own color");
+        Ok(Arc::new(Self::new(rank, &group)))
+    }
+
+    fn fail(&self, why: &str) {
+        let rank = self.group.names[self.rank];
+        let mut failure = self
+            .group
+            .job
+            .failure
+            .lock()
+            .expect("no panic while failing");
+        failure.get_or_insert_with(|| Error::Failed {
+            rank,
+            why: why.to_owned(),
+        });
+        drop(failure);
+        let groups = self.group.job.groups.lock().expect("no panic while adding");
+        for group in groups.iter().filter_map(std::sync::Weak::upgrade) {
+            // Whoever is about to wait has seen the failure, or is woken.
+            drop(group.lock());
+            group.changed.notify_all();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+    use std::thread;
+
+    use super::*;
+
+    fn with_ranks<T: Send>(
+        size: usize,
+        timeout: Option<Duration>,
+        work: impl Fn(&dyn Communicator) -> T + Sync,
+    ) -> Vec<T> {
+        let ranks = group(size, timeout);
+        thread::scope(|scope| {
+            let work = &work;
+            let spawn = |rank: Arc<dyn Communicator>| scope.spawn(move || work(&*rank));
+            let handles: Vec<_> = ranks.into_iter().map(spawn).collect();
+            handles.into_iter().map(|it| it.join().unwrap()).collect()
+        })
+    }
+
+    #[test]
+    fn sums_are_those_of_the_ranks_in_their_order() {
+        // In f32, 1e8 + 1 - 1e8 is 0 and 1e8 - 1e8 + 1 is 1.
+        let of = |rank: usize| [1e8, -1e8, 1.0][rank];
+        for len in [0, 1, 2, 7] {
+            let sums = with_ranks(3, None, |it| it.all_reduce(vec![of(it.rank()); len]));
+            for sum in sums {
+                assert_eq!(sum.unwrap(), vec![1.0; len]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_share_may_be_of_any_size() {
+        let shares = [2, 0, 3];
+        let found = with_ranks(3, None, |it| {
+            let values: Vec<f32> = (0..5).map(|i| (i + 10 * it.rank()) as f32).collect();
+            let rounded = values.iter().map(|&it| bf16::from_f32(it)).collect();
+            let sums = it.reduce_scatter(values, &shares).unwrap();
+            assert_eq!(it.reduce_scatter_bf16(rounded, &shares).unwrap(), sums);
+            sums
+        });
+        assert_eq!(found, [vec![30., 33.], vec![], vec![36., 39., 42.]]);
+    }
+
+    #[test]
+    fn everybody_hears_what_each_says() {
+        let heard = with_ranks(3, None, |it| {
+            let own = vec![it.rank() as u8; it.rank()];
+            let all = it.all_gather(own.clone()).unwrap();
+            let all: Vec<_> = all.iter().map(|it| it.to_vec()).collect();
+            (all, it.broadcast(own, 2).unwrap().to_vec())
+        });
+        for (all, root) in heard {
+            assert_eq!(all, [vec![], vec![1], vec![2, 2]]);
+            assert_eq!(root, [2, 2]);
+        }
+    }
+
+    #[test]
+    fn what_is_sent_arrives_in_order() {
+        let heard = with_ranks(2, None, |it| match it.rank() {
+            0 => {
+                (0..100u8).for_each(|i| it.send(vec![i], 1).unwrap());
+                Vec::new()
+            }
+            _ => (0..100).flat_map(|_| it.receive(0).unwrap()).collect(),
+        });
+        assert_eq!(heard[1], (0..100).collect::<Vec<u8>>());
+    }
+
+    #[test]
+    fn a_split_group_is_one_of_its_own() {
+        let sums = with_ranks(4, None, |it| {
+            let rank = it.rank();
+            let pair = it.split(rank % 2).unwrap();
+            let place = (pair.rank(), pair.size());
+            // The pairs do not wait for each other.
+            let sums: Vec<_> = (0..=rank % 2)
+                .map(|_| pair.all_reduce(vec![rank as f32]).unwrap()[0])
+                .collect();
+            (place, sums)
+        });
+        let (one, two) = (vec![2.0], vec![4.0, 4.0]);
+        let expected = [
+            ((0, 2), one.clone()),
+            ((0, 2), two.clone()),
+            ((1, 2), one),
+            ((1, 2), two),
+        ];
+        assert_eq!(sums, expected);
+    }
+
+    #[test]
+    fn many_rounds_never_mix() {
+        with_ranks(4, None, |it| {
+            for round in 0..2000 {
+                let sum = it.all_reduce(vec![(round * (it.rank() + 1)) as f32; 5]);
+                assert_eq!(sum.unwrap(), [(10 * round) as f32; 5]);
+            }
+        });
+    }
+
+    #[test]
+    fn a_rank_that_fails_ends_the_waiting_of_all() {
+        let reached = AtomicUsize::new(0);
+        let errors = with_ranks(4, None, |it| {
+            let pair = it.split(it.rank() / 2).unwrap();
+            if it.rank() == 2 {
+                while reached.load(SeqCst) < 3 {
+                    thread::yield_now();
+                }
+                pair.fail("out of disk");
+                pair.fail("a later reason");
+                return None;
+            }
+            reached.fetch_add(1, SeqCst);
+            let waited = match it.rank() {
+                3 => pair.barrier(), // of the other group
+                0 => pair.receive(1).map(drop),
+                _ => it.barrier(),
+            };
+            waited.err()
+        });
+        let failed = Error::Failed {
+            rank: 2,
+            why: "out of disk".to_owned(),
+        };
+        for rank in [0, 1, 3] {
+            assert_eq!(errors[rank], Some(failed.clone()), "of rank {rank}");
+        }
+    }
+
+    #[test]
+    fn a_rank_that_is_not_heard_of_is_named() {
+        let limit = Duration::from_millis(50);
+        let errors = with_ranks(3, Some(limit), |it| match it.rank() {
+            1 => None,
+            _ => it.barrier().err(),
+        });
+        let timeout = Error::Timeout {
+            operation: "barrier",
+            after: limit,
+            missing: vec![1],
+        };
+        assert_eq!(errors, [Some(timeout.clone()), None, Some(timeout)]);
+    }
+
+    #[test]
+    fn ranks_that_do_not_do_the_same_are_told() {
+        let errors = with_ranks(2, Some(Duration::from_secs(20)), |it| match it.rank() {
+            0 => it.barrier().err(),
+            _ => it.all_gather(Vec::new()).err(),
+        });
+        let told = |error: &Option<Error>| matches!(error, Some(Error::OutOfStep { .. }));
+        assert!(errors.iter().any(told), "{errors:?}");
+    }
+}
