@@ -68,6 +68,9 @@ struct ModelSection<C> {
     /// Small weights to train on the frozen model; see `model.adapter`.
     #[serde(default, rename = "adapter")]
     _adapter: Option<Map<String, Value>>,
+    /// Which rank holds which part of a parameter; see `model.sharding`.
+    #[serde(default, rename = "sharding")]
+    _sharding: Option<Map<String, Value>>,
     #[serde(flatten)]
     config: C,
 }

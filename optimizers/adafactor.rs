@@ -170,12 +170,14 @@ impl Adafactor {
             let value = parameter.value();
             let zeros = |shape: &[usize]| Tensor::zeros(shape, value.device());
             let shape = value.dims();
-            let second = match shape {
-                [leading @ .., rows, cols] => Second::Factored {
-                    row: zeros(&[leading, &[*rows, 1]].concat())?,
-                    col: zeros(&[leading, &[1, *cols]].concat())?,
-                },
-                _ => Second::Whole(zeros(shape)?),
+            let second = if shape.len() < 2 {
+                Second::Whole(zeros(shape)?)
+            } else {
+                let [row, col] = factored(parameter.shard());
+                Second::Factored {
+                    row: zeros(&row.local_shape())?,
+                    col: zeros(&col.local_shape())?,
+                }
             };
             entries.push(Entry {
                 parameter: parameter.clone(),
@@ -310,7 +312,9 @@ impl Optimizer for Adafactor {
         )?;
         self.divisors.clear();
         for (slot, entry) in self.entries.iter_mut().enumerate() {
-            let Some(grad) = entry.parameter.take_grad() else {
+            // Another rank may have it all.
+            let grad = entry.parameter.take_grad();
+            let Some(grad) = grad.filter(|grad| grad.elem_count() > 0) else {
                 continue;
             };
             // Scaled without a bound.

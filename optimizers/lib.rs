@@ -42,7 +42,7 @@ mod sgd;
 mod state;
 
 use tt_config::{Diagnostics, Entry, Section, Table};
-use tt_nn::ParamTree;
+use tt_nn::{ParamSpec, ParamTree};
 use tt_tensor::{Shard, Tensor};
 
 pub use adafactor::{Adafactor, AdafactorConfig, TorchAdafactorConfig};
@@ -112,6 +112,17 @@ pub trait Optimizer: Send {
 
 /// Gives the saved value of a slot by parameter path and slot name, as f32: that part of it which is held here.
 pub type LoadSlot<'a> = dyn FnMut(&str, &'static str, &Shard) -> Result<Tensor> + 'a;
+
+/// Whether the optimizer of the type `kind` must have the parameter whole: whether its update of one element depends on
+/// others. Of one that is not known here it is taken to.
+pub fn needs_whole(kind: &str, spec: &ParamSpec) -> bool {
+    match kind {
+        "adamw.AdamW" | "adam.Adam" | "sgd.SGD" | "lion.Lion" | "adagrad.Adagrad"
+        | "rmsprop.RMSprop" => false,
+        "muon.Muon" => muon::is_matrix(spec),
+        _ => true,
+    }
+}
 
 /// Reads an optimizer's `kwargs`; it is made once there are parameters.
 pub type BuildOptimizer = fn(&Section<'_>) -> std::result::Result<MakeOptimizer, Diagnostics>;

@@ -150,6 +150,11 @@ fn globs(patterns: &[String]) -> Result<Vec<PathGlob>> {
     globs.collect()
 }
 
+/// Whether it may be made orthogonal. As it lies: PyTorch's does not know which dim counts outputs either.
+pub(crate) fn is_matrix(spec: &ParamSpec) -> bool {
+    matches!(spec.kind, ParamKind::Linear | ParamKind::LinearInOut) && spec.shape.len() == 2
+}
+
 /// Muon: momentum whose matrices are made nearly orthogonal; AdamW for all other parameters.
 ///
 /// State: `momentum_buffer` of the weights of linear layers; of the rest AdamW's. With `mu` the momentum, as in
@@ -177,10 +182,6 @@ impl Muon {
     /// Zero state for every trainable parameter.
     pub fn new(config: MuonConfig, params: &ParamTree) -> Result<Self> {
         let globs = globs(&config.adamw_parameters)?;
-        let is_matrix = |spec: &ParamSpec| {
-            // As it lies: PyTorch's does not know which dim counts outputs either.
-            matches!(spec.kind, ParamKind::Linear | ParamKind::LinearInOut) && spec.shape.len() == 2
-        };
         for (glob, pattern) in globs.iter().zip(&config.adamw_parameters) {
             let mut matrices = params.iter().filter(|(spec, _)| is_matrix(spec));
             if !matrices.any(|(spec, _)| glob.matches(&spec.path)) {
@@ -267,7 +268,9 @@ impl Optimizer for Muon {
         )?;
         self.singular = (Vec::new(), 0);
         for (slot, entry) in self.entries.iter_mut().enumerate() {
-            let Some(grad) = entry.parameter.take_grad() else {
+            // Another rank may have it all.
+            let grad = entry.parameter.take_grad();
+            let Some(grad) = grad.filter(|grad| grad.elem_count() > 0) else {
                 continue;
             };
             let mu = config.momentum;

@@ -7,8 +7,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tt_adapters::LoraConfig;
 use tt_data::DataConfig;
+use tt_dist::{Mesh, MeshAxes};
 use tt_metrics::LoggingConfig;
 use tt_remat::RematConfig;
+use tt_sharding::ShardingConfig;
 use tt_train::TrainerConfig;
 
 use crate::device::DeviceConfig;
@@ -56,9 +58,27 @@ pub(crate) struct AppConfig {
     /// What it runs on.
     #[serde(default)]
     pub(crate) device: DeviceConfig,
+    /// How the ranks of a host are arranged. The product with `dcn_mesh` is the number of ranks; -1, for one axis of both: as
+    /// many as are left of `device.ranks`.
+    #[serde(default = "default_ici_mesh")]
+    pub(crate) ici_mesh: MeshAxes,
+    /// How hosts are arranged.
+    #[serde(default)]
+    pub(crate) dcn_mesh: MeshAxes,
+    /// What ranks do about each other.
+    #[serde(default)]
+    pub(crate) dist: DistConfig,
     /// What `--multirun` does with its jobs.
     #[serde(default, rename = "sweep")]
     _sweep: SweepConfig,
+}
+
+impl AppConfig {
+    /// Ranks of the run.
+    pub(crate) fn num_ranks(&self) -> usize {
+        let asked = || Mesh::ranks_asked(&self.ici_mesh, &self.dcn_mesh);
+        self.device.ranks.unwrap_or_else(asked)
+    }
 }
 
 /// What all models have in common; the other keys are those of the type.
@@ -67,11 +87,38 @@ struct ModelConfig {
     /// What is run again in the backward pass, to save memory.
     #[serde(default, rename = "remat")]
     _remat: RematConfig,
+    /// Which rank holds which part of a parameter, where there are several (`device.ranks`).
+    #[serde(default, rename = "sharding")]
+    _sharding: ShardingConfig,
     /// Small weights to train on the frozen model, instead of the model; null: none.
     #[serde(default, rename = "adapter")]
     _adapter: Option<LoraConfig>,
     #[serde(flatten)]
     _of_its_type: Map<String, Value>,
+}
+
+/// What ranks do about each other.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct DistConfig {
+    /// A rank that others wait for longer than this has failed, and the run with it; null: never.
+    #[schemars(range(min = 1))]
+    pub(crate) timeout_seconds: Option<u64>,
+}
+
+impl Default for DistConfig {
+    fn default() -> Self {
+        Self {
+            timeout_seconds: Some(600),
+        }
+    }
+}
+
+fn default_ici_mesh() -> MeshAxes {
+    MeshAxes {
+        fsdp: -1,
+        ..MeshAxes::default()
+    }
 }
 
 fn default_resume() -> String {

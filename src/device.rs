@@ -21,6 +21,10 @@ pub(crate) struct DeviceConfig {
     /// number.
     #[schemars(range(min = 1))]
     pub(crate) threads: Option<usize>,
+    /// Ranks of the run, which share its batches, and its parameters as `model.sharding` says; null: as many as `ici_mesh`
+    /// and `dcn_mesh` ask for. On the CPU they are threads of one process, which share its cores.
+    #[schemars(range(min = 1))]
+    pub(crate) ranks: Option<usize>,
     /// The instruction set of the CPU's kernels; null: as `TT_ISA` says, or the best there is. For debugging: a lesser one
     /// takes the path of processors that have no better one, and rounds products as they do.
     pub(crate) isa: Option<InstructionSet>,
@@ -46,6 +50,7 @@ impl Default for DeviceConfig {
         Self {
             kind: DeviceKind::default(),
             threads: None,
+            ranks: None,
             isa: None,
             cores: None,
             memory_gb: None,

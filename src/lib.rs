@@ -33,6 +33,7 @@ mod migration;
 mod out;
 mod plugins;
 mod publish;
+mod ranks;
 #[doc(hidden)]
 pub mod reference;
 mod report;

@@ -30,9 +30,6 @@ use Values::{Any, Only};
 const TABLE: &[Unused] = &[
     Unused { key: "torch_dtype", values: Only(&["float32"]), note: "weights are float32; `precision` is about products" },
     Unused { key: "matmul_precision", values: Any, note: "products are in full `precision`" },
-    Unused { key: "ici_mesh", values: Any, note: "a run uses one device" },
-    Unused { key: "dcn_mesh", values: Any, note: "a run uses one device" },
-    Unused { key: "model.sharding", values: Any, note: "a run uses one device, which holds everything whole" },
     Unused { key: "model.remat.optimization_barrier_layers", values: Any, note: "there is no compiler to hold back" },
     Unused { key: "model.remat.scan_layers", values: Any, note: "there is no compiler to save from unrolled layers" },
     Unused { key: "model.remat.offload_tensors", values: Any, note: "activations are in the memory of the host already" },
@@ -139,14 +136,14 @@ mod tests {
     #[test]
     fn what_is_not_used_is_taken_out_with_one_note_each() {
         let mut composition = composed(
-            "{torch_dtype: float32, ici_mesh: {data: 1, fsdp: 8},\n\
+            "{torch_dtype: float32, matmul_precision: high,\n\
              model: {torch_dtype: '${torch_dtype}', hidden_size: 64, remat: {scan_layers: layers}},\n\
              trainer: {global_batch_size: 8}}",
         );
         let notes = apply(&mut composition, &Plugins::built_in());
         assert_eq!(notes.len(), 5, "{notes:#?}");
         assert!(
-            notes[1].starts_with("`ici_mesh` is not used: "),
+            notes[1].starts_with("`matmul_precision` is not used: "),
             "{notes:#?}"
         );
         let left = composition.resolve(Missing::Keep).expect("resolves");

@@ -2,12 +2,14 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tt_checkpoint::{Checkpoint, CheckpointConfig};
 use tt_collators::Pipeline;
 use tt_config::{Composition, Diagnostics, Missing, Node};
 use tt_data::Tokenizer;
+use tt_dist::Communicator;
 use tt_launch::{StopSignal, worker};
 use tt_metrics::transcript::{self, CONSOLE_LOG};
 use tt_metrics::{Jsonl, Metrics, Progress, RunInfo, Sink, Truncation};
@@ -25,13 +27,21 @@ use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::out::{self, Talk};
 use crate::publish::push::{self, Push};
+use crate::ranks;
 use crate::report;
-use crate::setup::{Setup, data_problem, job, problem, tokens};
+use crate::setup::{Setup, data_problem, job, problem, sharding, tokens};
 
 pub(crate) fn run(mut invocation: Invocation) -> Result<ExitCode, Failure> {
     let setup = Setup::read(&invocation)?;
     let is_debug = setup.config.debug;
-    train(&mut invocation.composition, setup, &invocation.arguments).inspect_err(|failure| {
+    let followers = (1..setup.config.num_ranks()).map(|_| Follower::read(&invocation));
+    let followers = followers.collect::<Result<Vec<_>, _>>()?;
+    let Invocation {
+        composition,
+        arguments,
+        ..
+    } = &mut invocation;
+    train(composition, setup, followers, arguments).inspect_err(|failure| {
         if let (true, Some(error)) = (is_debug, failure.error()) {
             out::error_line(format_args!("{error:?}"));
         }
@@ -42,6 +52,7 @@ pub(crate) fn run(mut invocation: Invocation) -> Result<ExitCode, Failure> {
 fn train(
     composition: &mut Composition,
     mut setup: Setup,
+    followers: Vec<Follower>,
     arguments: &[String],
 ) -> Result<ExitCode, Failure> {
     out::set_talk(match setup.config.logging.progress {
@@ -104,90 +115,141 @@ fn train(
     }
     let checkpoint_config = setup.trainer_config.checkpoint.clone();
     let stretches = setup.optimizers.needs_run_length();
-    let job = job::assemble(
-        setup,
-        composition,
-        data,
-        checkpoint,
-        run_length,
-        stop.clone(),
-    )?;
-    if let Some(checkpoint) = &job.resume {
-        warn_of_rates(&job, checkpoint)?;
-    }
-    let size = size(&job.params);
-    let prepared = job.prepare().map_err(Failure::from)?;
-    let push = open_push(composition, &checkpoint_config)?;
-    signal.save_first();
-    // What does not fit has been refused by now: until here an earlier run is what it was, and where it was.
-    let entered = held.enter(&folder).map_err(Failure::request)?;
-    let Entered {
-        run_dir,
-        moved_aside,
-    } = entered;
-    if let Some(aside) = moved_aside {
-        out::line(format!("moved the earlier run to {}", aside.display()));
-    }
-    worker::set_run_folder(run_dir.path()).map_err(Failure::run)?;
-    keep_transcript(&run_dir, arguments);
-    let segment = Segment {
-        first_step: first_step + 1,
-        instruction_set: Some(device.instruction_set().to_owned()),
-        ..Segment::default()
+    let warnings = sharding::warnings(&setup.trainer_config, &setup.layout);
+    warnings.iter().for_each(out::line);
+    let timeout = setup.config.dist.timeout_seconds.map(Duration::from_secs);
+    let (of_followers, asked) = (checkpoint.clone(), stop.clone());
+    let follow = |follower: Follower, world| {
+        let checkpoint = of_followers.clone();
+        follower.follow(checkpoint, run_length, asked.clone(), world)
     };
-    run.config = tt_run::record(composition, &run_dir, segment)?;
-    run.id = run_dir.id().map_err(Failure::run)?;
-    run.dir = run_dir.path().to_owned();
-    run_dir
-        .set_origin(origin.as_deref())
-        .map_err(Failure::run)?;
-    out::line(format!(
-        "{size}; baselines on validation: unigram {:.4}, bigram {:.4} nats/token",
-        baselines.unigram_nats, baselines.bigram_nats
-    ));
-    out::line(format!("run folder {}", run_dir.path().display()));
-    let metrics = open_metrics(&run, sinks)?;
-    let outcome = prepared
-        .with_mirror(push.as_ref().map(Push::mirror))
-        .run(run_dir.path(), metrics)
-        .map_err(|error| match &error {
-            tt_train::Error::BadStep { bad, .. } => {
-                let advice = advice(bad, &run_dir, arguments);
-                Failure::Run(anyhow::anyhow!("{error}\n  {advice}"))
-            }
-            _ => error.into(),
-        });
-    let ended = outcome.and_then(|outcome| {
-        report_fallbacks(device);
-        write_summary(&outcome, &baselines, &run_dir).map_err(Failure::run)?;
-        Ok(outcome)
-    });
-    // Also in failure: the curves of a run that failed are looked at first of all.
-    let page = with_report.then(|| write_report(run_dir.path())).flatten();
-    if let Ok(outcome) = &ended {
-        out::text(closing_lines(
-            outcome,
-            &baselines,
-            &run_dir,
-            arguments,
-            stretches,
-            page.as_deref(),
-        ));
-    }
-    let ending = ended.map(|outcome| outcome.ending);
-    let mut is_interrupted = false;
-    if let Some(push) = push {
-        // Whoever stops a run wants it to end; what goes on with it sends the checkpoint.
-        let at_most = match ending {
-            Ok(Ending::Finished) => Duration::from_secs(checkpoint_config.hub_wait_seconds),
-            _ => Duration::ZERO,
+    ranks::run(followers, timeout, follow, |world| {
+        let job = job::assemble(
+            setup,
+            composition,
+            data,
+            checkpoint,
+            run_length,
+            stop.clone(),
+            world,
+        )?;
+        if let Some(checkpoint) = &job.resume {
+            warn_of_rates(&job, checkpoint)?;
+        }
+        let size = size(&job.params);
+        let prepared = job.prepare().map_err(Failure::from)?;
+        let push = open_push(composition, &checkpoint_config)?;
+        signal.save_first();
+        // What does not fit has been refused by now: until here an earlier run is what it was, and where it was.
+        let entered = held.enter(&folder).map_err(Failure::request)?;
+        let Entered {
+            run_dir,
+            moved_aside,
+        } = entered;
+        if let Some(aside) = moved_aside {
+            out::line(format!("moved the earlier run to {}", aside.display()));
+        }
+        worker::set_run_folder(run_dir.path()).map_err(Failure::run)?;
+        keep_transcript(&run_dir, arguments);
+        let segment = Segment {
+            first_step: first_step + 1,
+            instruction_set: Some(device.instruction_set().to_owned()),
+            ..Segment::default()
         };
-        is_interrupted = push.finish(at_most, &|| stop.is_requested());
-    }
-    Ok(match ending? {
-        Ending::Finished if !is_interrupted => ExitCode::SUCCESS,
-        _ => ExitCode::from(signal.exit_code()),
+        run.config = tt_run::record(composition, &run_dir, segment)?;
+        run.id = run_dir.id().map_err(Failure::run)?;
+        run.dir = run_dir.path().to_owned();
+        run_dir
+            .set_origin(origin.as_deref())
+            .map_err(Failure::run)?;
+        out::line(format!(
+            "{size}; baselines on validation: unigram {:.4}, bigram {:.4} nats/token",
+            baselines.unigram_nats, baselines.bigram_nats
+        ));
+        out::line(format!("run folder {}", run_dir.path().display()));
+        let metrics = open_metrics(&run, sinks)?;
+        let outcome = prepared
+            .with_mirror(push.as_ref().map(Push::mirror))
+            .run(run_dir.path(), metrics)
+            .map_err(|error| match &error {
+                tt_train::Error::BadStep { bad, .. } => {
+                    let advice = advice(bad, &run_dir, arguments);
+                    Failure::Run(anyhow::anyhow!("{error}\n  {advice}"))
+                }
+                _ => error.into(),
+            });
+        let ended = outcome.and_then(|outcome| {
+            report_fallbacks(device);
+            write_summary(&outcome, &baselines, &run_dir).map_err(Failure::run)?;
+            Ok(outcome)
+        });
+        // Also in failure: the curves of a run that failed are looked at first of all.
+        let page = with_report.then(|| write_report(run_dir.path())).flatten();
+        if let Ok(outcome) = &ended {
+            out::text(closing_lines(
+                outcome,
+                &baselines,
+                &run_dir,
+                arguments,
+                stretches,
+                page.as_deref(),
+            ));
+        }
+        let ending = ended.map(|outcome| outcome.ending);
+        let mut is_interrupted = false;
+        if let Some(push) = push {
+            // Whoever stops a run wants it to end; what goes on with it sends the checkpoint.
+            let at_most = match ending {
+                Ok(Ending::Finished) => Duration::from_secs(checkpoint_config.hub_wait_seconds),
+                _ => Duration::ZERO,
+            };
+            is_interrupted = push.finish(at_most, &|| stop.is_requested());
+        }
+        Ok(match ending? {
+            Ending::Finished if !is_interrupted => ExitCode::SUCCESS,
+            _ => ExitCode::from(signal.exit_code()),
+        })
     })
+}
+
+/// What another rank than the first is made of.
+struct Follower {
+    composition: Composition,
+    setup: Setup,
+}
+
+impl Follower {
+    fn read(invocation: &Invocation) -> Result<Self, Failure> {
+        let invocation = invocation.with(&[])?;
+        let setup = Setup::read(&invocation)?;
+        Ok(Self {
+            composition: invocation.composition,
+            setup,
+        })
+    }
+
+    /// Trains as the first rank does, from the same checkpoint.
+    fn follow(
+        self,
+        checkpoint: Option<Checkpoint>,
+        run_length: Option<u64>,
+        stop: StopFlag,
+        world: Arc<dyn Communicator>,
+    ) -> Result<(), Failure> {
+        let Self { composition, setup } = self;
+        let data = setup.open_data(&composition, checkpoint.as_ref())?;
+        let world = Some(world);
+        let job = job::assemble(
+            setup,
+            &composition,
+            data,
+            checkpoint,
+            run_length,
+            stop,
+            world,
+        )?;
+        Ok(job.prepare()?.follow()?)
+    }
 }
 
 /// How documents begin, if the tokenizer has a say in it.
@@ -313,7 +375,9 @@ fn open_rows(run: &RunInfo, name: &str) -> Result<(Jsonl, Truncation), Failure> 
 /// How many parameters there are, and how many of them are trained if not all are.
 fn size(params: &ParamTree) -> String {
     let trained = params.iter().filter(|(_, p)| p.is_trainable());
-    let trained: usize = trained.map(|(_, p)| p.shape().elem_count()).sum();
+    let trained: usize = trained
+        .map(|(spec, _)| spec.shape.iter().product::<usize>())
+        .sum();
     let millions = |count: usize| format!("{:.2} M", count as f64 / 1e6);
     let all = millions(params.elem_count());
     if trained == params.elem_count() {

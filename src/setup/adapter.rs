@@ -7,7 +7,7 @@ use tt_checkpoint::SavedAdapter;
 use tt_config::{Composition, Diagnostic, Diagnostics, Node, Place};
 use tt_models::Model;
 use tt_nn::{ParamSpec, ParamTree};
-use tt_tensor::{Device, Seed};
+use tt_tensor::{Device, Seed, Shard};
 use tt_train::draw_base;
 
 use crate::setup::hub::{self, Need};
@@ -59,10 +59,11 @@ impl Adapter {
         &self,
         model: &dyn Model,
         device: Device,
+        shard: &dyn Fn(&ParamSpec) -> Shard,
     ) -> tt_train::Result<ParamTree> {
-        let base = draw_base(model, 0, self.lora.config().base_dtype, device)?;
+        let base = draw_base(model, 0, self.lora.config().base_dtype, device, shard)?;
         self.lora.freeze(&base);
-        let own = ParamTree::init(&self.lora.params(), Seed::new(0), device)?;
+        let own = ParamTree::init_sharded(&self.lora.params(), Seed::new(0), device, shard)?;
         Ok(base.with_adapter(self.lora.clone(), &own)?)
     }
 }

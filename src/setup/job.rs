@@ -1,8 +1,13 @@
 //! From a run's setup, its data and the checkpoint it goes on from to the job that trains it.
 
+use std::sync::Arc;
+
 use tt_checkpoint::Checkpoint;
 use tt_collators::Pipeline;
 use tt_config::Composition;
+use tt_dist::Communicator;
+use tt_nn::{ParamSpec, ParamTree};
+use tt_sharding::Sharded;
 use tt_train::{StopFlag, TokenIds, TrainJob, TrainerConfig};
 
 use crate::failure::Failure;
@@ -19,6 +24,7 @@ pub(crate) fn assemble(
     checkpoint: Option<Checkpoint>,
     run_length: Option<u64>,
     stop: StopFlag,
+    world: Option<Arc<dyn Communicator>>,
 ) -> Result<TrainJob, Failure> {
     let Setup {
         config,
@@ -26,6 +32,7 @@ pub(crate) fn assemble(
         recompute,
         pretrained,
         adapter,
+        layout,
         trainer_config,
         trainer,
         optimizers,
@@ -37,13 +44,25 @@ pub(crate) fn assemble(
         checkpoint: checkpoint.as_ref(),
         seed: config.seed,
     };
+    let rank = world.as_ref().map_or(0, |world| world.rank());
+    let shard = |spec: &ParamSpec| layout.shard(spec, rank);
+    let shared = |params: ParamTree| match &world {
+        None => Ok((params, None)),
+        Some(world) => {
+            let ranks = Sharded::new(layout.clone(), &params, &model.blocks(), world.clone());
+            let ranks = ranks.map_err(Failure::run)?;
+            Ok((params.with_hooks(ranks.clone()), Some(ranks)))
+        }
+    };
     let (params, adapter) = match adapter {
         Some(adapter) => {
-            let (params, adapted) = sources.adapted(adapter, &*model, device)?;
+            let gather = |base| shared(base).map(|(base, _)| base);
+            let (params, adapted) = sources.adapted(adapter, &*model, device, &shard, gather)?;
             (params, Some(adapted))
         }
-        None => (sources.whole(&*model, device)?, None),
+        None => (sources.parts(&*model, device, &shard)?, None),
     };
+    let (params, ranks) = shared(params)?;
     let token_ids = match &pretrained {
         Some(pretrained) => pretrained
             .token_ids(data.tokenizer())
@@ -66,6 +85,7 @@ pub(crate) fn assemble(
         token_ids,
         resume: checkpoint,
         stop,
+        ranks,
     })
 }
 

@@ -12,6 +12,7 @@ pub(crate) mod job;
 mod optimization;
 mod parameters;
 pub(crate) mod pretrained;
+pub(crate) mod sharding;
 pub(crate) mod stored;
 pub(crate) mod tokens;
 
@@ -27,8 +28,9 @@ use tt_data::{DataConfig, DataError, OpenSource, Tokenizer, TokenizerOrigin};
 use tt_metrics::wandb::{self, Environment, Wandb, WandbConfig};
 use tt_metrics::{Console, LoggingConfig, Sink};
 use tt_models::Model;
-use tt_nn::{ParamTree, Recompute};
+use tt_nn::{ParamSpec, ParamTree, Recompute};
 use tt_remat::{Remat, RematConfig};
+use tt_sharding::Layout;
 use tt_tensor::{Device, MetaDevice, Seed};
 use tt_train::{Trainer, TrainerConfig};
 
@@ -51,6 +53,8 @@ pub(crate) struct Setup {
     pub(crate) recompute: Option<Arc<dyn Recompute>>,
     pub(crate) pretrained: Option<Pretrained>,
     pub(crate) adapter: Option<Adapter>,
+    /// How the ranks share the model.
+    pub(crate) layout: Layout,
     pub(crate) trainer_config: TrainerConfig,
     pub(crate) sources: Table<OpenSource>,
     pub(crate) collators: Table<BuildCollator>,
@@ -103,20 +107,35 @@ impl Setup {
             config = None;
         }
         let trainer_config = config.as_mut().and_then(|config| config.trainer.take());
-        match (config, trainer_config, parts) {
-            (Some(config), Some(trainer_config), Some(parts)) => Ok(Self {
-                config,
-                trainer_config: trainer_config.with_length(),
-                sources: plugins.sources.clone(),
-                collators: plugins.collators.clone(),
-                sinks: sinks.unwrap_or_default(),
-                model: parts.model,
-                recompute: parts.recompute,
-                pretrained: parts.pretrained,
-                adapter: parts.adapter,
-                trainer: parts.trainer,
-                optimizers: parts.optimizers,
-            }),
+        let layout = match (&config, &trainer_config, &parts) {
+            (Some(config), Some(trainer_config), Some(parts)) => {
+                problems.take(sharding::check(config, composition, trainer_config));
+                let (adapter, optimizers) = (parts.adapter.as_ref(), &parts.optimizers);
+                let layout =
+                    sharding::layout(config, composition, &*parts.model, adapter, optimizers);
+                problems.take(layout)
+            }
+            _ => None,
+        };
+        match (config, trainer_config, parts, layout) {
+            (Some(config), Some(trainer_config), Some(parts), Some(layout))
+                if problems.found.is_empty() =>
+            {
+                Ok(Self {
+                    config,
+                    trainer_config: sharding::evenly(trainer_config, &layout).with_length(),
+                    sources: plugins.sources.clone(),
+                    collators: plugins.collators.clone(),
+                    sinks: sinks.unwrap_or_default(),
+                    model: parts.model,
+                    recompute: parts.recompute,
+                    pretrained: parts.pretrained,
+                    adapter: parts.adapter,
+                    trainer: parts.trainer,
+                    optimizers: parts.optimizers,
+                    layout,
+                })
+            }
             _ => Err(problems.found),
         }
     }
@@ -152,13 +171,17 @@ impl Setup {
         Ok(())
     }
 
-    /// The parameters as they will be, without memory. Weights to start from would have the same shapes, so they are not
+    /// The parameters as the first rank will have them, without memory. Weights to start from would have the same shapes, so they are not
     /// read.
     pub(crate) fn unallocated_params(&self, meta: MetaDevice) -> tt_train::Result<ParamTree> {
         let device = Device::Meta(meta);
+        let shard = |spec: &ParamSpec| self.layout.shard(spec, 0);
         match &self.adapter {
-            Some(adapter) => adapter.on_new_weights(&*self.model, device),
-            None => Ok(ParamTree::init(&self.model.params(), Seed::new(0), device)?),
+            Some(adapter) => adapter.on_new_weights(&*self.model, device, &shard),
+            None => {
+                let (specs, seed) = (self.model.params(), Seed::new(0));
+                Ok(ParamTree::init_sharded(&specs, seed, device, &shard)?)
+            }
         }
     }
 

@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 
 use tt_config::{Composition, Diagnostics, Node, Section};
-use tt_nn::{ParamTree, PathGlob};
+use tt_nn::{ParamSpec, ParamTree, PathGlob};
 use tt_optimizers::{
     Assignment, MAIN, MakeOptimizer, Optimizers, ScheduleError, SchedulePlan, Scheduled, Warmup,
 };
@@ -76,6 +76,17 @@ impl PlannedOptimizers {
             )?);
         }
         Ok(Self(plans))
+    }
+
+    /// Those of `trained` that must not be cut where ranks share parameters, by path.
+    pub(crate) fn uncut(&self, trained: &[ParamSpec]) -> HashSet<String> {
+        let globs: Vec<_> = self.0.iter().map(|plan| plan.globs.clone()).collect();
+        let assigned = Assignment::new(trained.iter(), &globs);
+        let uncut = trained.iter().zip(assigned.groups).filter(|(spec, group)| {
+            let kind = group.map(|group| self.0[group].kind.as_str());
+            kind.is_some_and(|kind| tt_optimizers::needs_whole(kind, spec))
+        });
+        uncut.map(|(spec, _)| spec.path.clone()).collect()
     }
 
     /// Whether a schedule depends on the number of steps of the run.

@@ -4,9 +4,9 @@ use std::path::Path;
 
 use tt_checkpoint::{Checkpoint, SavedAdapter};
 use tt_models::Model;
-use tt_nn::ParamTree;
-use tt_tensor::{Device, Seed};
-use tt_train::{Adapted, Base, BaseOrigin, TrainState, draw_base, load_adapter, load_params};
+use tt_nn::{ParamSpec, ParamTree};
+use tt_tensor::{Device, Seed, Shard};
+use tt_train::{Adapted, Base, BaseOrigin, TrainState, draw_base, load_adapter, load_parts};
 
 use crate::failure::Failure;
 use crate::out;
@@ -22,48 +22,58 @@ pub(crate) struct Sources<'a> {
 }
 
 impl Sources<'_> {
-    /// The parameters of `model`.
-    pub(crate) fn whole(&self, model: &dyn Model, device: Device) -> Result<ParamTree, Failure> {
+    /// The parameters of `model`, of each the part that `shard` says.
+    pub(crate) fn parts(
+        &self,
+        model: &dyn Model,
+        device: Device,
+        shard: &dyn Fn(&ParamSpec) -> Shard,
+    ) -> Result<ParamTree, Failure> {
         if let Some(checkpoint) = self.checkpoint {
             let weights = checkpoint.model().map_err(Failure::request)?;
-            return load_params(model, &weights, device).map_err(Failure::request);
+            return load_parts(model, &weights, device, shard).map_err(Failure::request);
         }
         match self.pretrained {
-            Some(pretrained) => pretrained.load(model, device).map_err(Failure::request),
+            Some(pretrained) => pretrained
+                .load(model, device, shard)
+                .map_err(Failure::request),
             None => {
                 let seed = Seed::new(self.seed).fold_str("init");
-                ParamTree::init(&model.params(), seed, device).map_err(Failure::run)
+                ParamTree::init_sharded(&model.params(), seed, device, shard).map_err(Failure::run)
             }
         }
     }
 
-    /// The frozen parameters of `model` and after them the adapter's. A checkpoint holds the adapter alone.
+    /// The frozen parameters of `model` and after them the adapter's, of each the part that `shard` says. A checkpoint holds
+    /// the adapter alone. `gather` gives the frozen ones hooks that make them whole.
     pub(crate) fn adapted(
         &self,
         adapter: Adapter,
         model: &dyn Model,
         device: Device,
+        shard: &dyn Fn(&ParamSpec) -> Shard,
+        gather: impl FnOnce(ParamTree) -> Result<ParamTree, Failure>,
     ) -> Result<(ParamTree, Adapted), Failure> {
         let dtype = adapter.lora.config().base_dtype;
         let (base, origin) = match self.pretrained {
             Some(pretrained) => (
-                pretrained.load_base(model, dtype, device),
+                pretrained.load_base(model, dtype, device, shard),
                 BaseOrigin::Pretrained(pretrained.name()),
             ),
             None => (
-                draw_base(model, self.seed, dtype, device),
+                draw_base(model, self.seed, dtype, device, shard),
                 BaseOrigin::Seed(self.seed),
             ),
         };
-        let base = base.map_err(Failure::request)?;
+        let base = gather(base.map_err(Failure::request)?)?;
         let adapted = Adapted::new(adapter.lora, &base, origin).map_err(Failure::run)?;
         let params = match (self.checkpoint, adapter.saved) {
-            (Some(checkpoint), _) => adapted.resume(&base, checkpoint, device),
+            (Some(checkpoint), _) => adapted.resume(&base, checkpoint, device, shard),
             (None, Some(saved)) => {
                 warn_of_another_base(&saved, &adapted.base)?;
-                load_adapter(&adapted.lora, &base, &saved.weights, device)
+                load_adapter(&adapted.lora, &base, &saved.weights, device, shard)
             }
-            (None, None) => adapted.draw(&base, self.seed, device),
+            (None, None) => adapted.draw(&base, self.seed, device, shard),
         };
         Ok((params.map_err(Failure::request)?, adapted))
     }

@@ -10,8 +10,8 @@ use tt_config::{Composition, Diagnostics};
 use tt_data::{Tokenizer, TokenizerOrigin};
 use tt_hub::Reference;
 use tt_models::Model;
-use tt_nn::ParamTree;
-use tt_tensor::Device;
+use tt_nn::{ParamSpec, ParamTree};
+use tt_tensor::{Device, Shard};
 use tt_train::TokenIds;
 
 use crate::setup::hub::{self, Need};
@@ -154,8 +154,14 @@ impl Pretrained {
         weights.expect("what reads weights has asked for them")
     }
 
-    pub(crate) fn load(&self, model: &dyn Model, device: Device) -> tt_train::Result<ParamTree> {
-        tt_train::load_params(model, self.weights(), device)
+    /// Of each parameter the part that `shard` says.
+    pub(crate) fn load(
+        &self,
+        model: &dyn Model,
+        device: Device,
+        shard: &dyn Fn(&ParamSpec) -> Shard,
+    ) -> tt_train::Result<ParamTree> {
+        tt_train::load_parts(model, self.weights(), device, shard)
     }
 
     /// As [`Pretrained::load`], to be frozen.
@@ -164,8 +170,9 @@ impl Pretrained {
         model: &dyn Model,
         dtype: BaseDType,
         device: Device,
+        shard: &dyn Fn(&ParamSpec) -> Shard,
     ) -> tt_train::Result<ParamTree> {
-        tt_train::load_base(model, self.weights(), dtype, device)
+        tt_train::load_base(model, self.weights(), dtype, device, shard)
     }
 
     /// The name under which other programs, started elsewhere, find the same weights: an id as peft takes it, if that is

@@ -9,7 +9,7 @@ use serde_json::Value;
 use tt_adapters::{BaseDType, Lora, LoraConfig, Targets};
 use tt_checkpoint::{SavedAdapter, Weights};
 use tt_models::Model;
-use tt_nn::ParamTree;
+use tt_nn::{ParamSpec, ParamTree};
 use tt_tensor::Device;
 use tt_train::{
     Adapted, Base, BaseOrigin, TrainState, draw_base, load_adapter, load_base, load_params,
@@ -85,12 +85,14 @@ impl Stored {
         };
         let model = read_model(described, plugins)?;
         let params = match (&origin, base_weights.as_deref()) {
-            (BaseOrigin::Seed(seed), _) => draw_base(&*model, *seed, dtype, device)?,
+            (BaseOrigin::Seed(seed), _) => {
+                draw_base(&*model, *seed, dtype, device, &ParamSpec::whole)?
+            }
             (BaseOrigin::Pretrained(name), path) => {
                 let path = path.unwrap_or(Path::new(name));
                 let weights = Weights::open(path)
                     .with_context(|| format!("the base model of {}", folder.display()))?;
-                load_base(&*model, &weights, dtype, device)?
+                load_base(&*model, &weights, dtype, device, &ParamSpec::whole)?
             }
         };
         let lora = Lora::from_peft(&peft(&saved), neutral(dtype), &model.params())
@@ -100,7 +102,13 @@ impl Stored {
             adapted.base.check(remembered)?;
         }
         Ok(Self {
-            params: load_adapter(&adapted.lora, &params, &saved.weights, device)?,
+            params: load_adapter(
+                &adapted.lora,
+                &params,
+                &saved.weights,
+                device,
+                &ParamSpec::whole,
+            )?,
             model,
             adapter: Some(adapted.lora),
             base_folder,

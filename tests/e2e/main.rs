@@ -33,6 +33,7 @@ mod plan;
 mod plugins;
 mod pulse;
 mod python;
+mod ranks;
 mod remat;
 mod report;
 mod resume;

@@ -135,9 +135,6 @@ fn a_copied_configuration_trains_and_says_what_it_does_not_use() {
     let expected = [
         "torch_dtype",
         "matmul_precision",
-        "ici_mesh",
-        "dcn_mesh",
-        "model.sharding",
         "model.remat.optimization_barrier_layers",
         "model.remat.scan_layers",
         "model.remat.offload_tensors",

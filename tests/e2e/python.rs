@@ -15,7 +15,7 @@ use tt_adapters::{Lora, Saved};
 use tt_checkpoint::{SavedAdapter, Weights};
 use tt_data::Tokenizer;
 use tt_models::{Input, Model, TABLE};
-use tt_nn::{Forward, ParamTree};
+use tt_nn::{Forward, ParamSpec, ParamTree};
 use tt_tensor::{Device, Tensor};
 
 use crate::harness::{NANO, Place, RunFolder};
@@ -184,7 +184,13 @@ fn with_adapter(base: &Path, adapter: &Path) -> (Arc<dyn Model>, ParamTree) {
     let ours = serde_json::json!({"target_modules": []}); // the saved config decides
     let ours = serde_json::from_value(ours).expect("a config");
     let lora = Arc::new(Lora::from_peft(&peft, ours, &model.params()).expect("an adapter"));
-    let params = tt_train::load_adapter(&lora, &params, &saved.weights, Device::Cpu);
+    let params = tt_train::load_adapter(
+        &lora,
+        &params,
+        &saved.weights,
+        Device::Cpu,
+        &ParamSpec::whole,
+    );
     (model, params.expect("parameters"))
 }
 

@@ -71,4 +71,4 @@ pub use stream::write_window_bytes;
 pub use strict::{Allow, StrictError};
 pub use tensor::{HostTensor, TensorMap};
 pub use weights::Weights;
-pub use writer::{Saved, Writer, recover};
+pub use writer::{Saved, Writer, read_along, recover};

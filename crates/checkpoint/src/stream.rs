@@ -157,6 +157,16 @@ impl Data for Incoming {
     }
 }
 
+impl Incoming {
+    /// Takes all that comes, for nothing.
+    pub(crate) fn discard(self) {
+        while let Ok(mut buffer) = self.full.recv() {
+            buffer.clear();
+            let _ = self.empty.send(buffer);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::{

@@ -145,6 +145,17 @@ impl Writer {
     }
 }
 
+/// Reads the tensors of `snapshot` as a [`Writer`] reads them, in the same pieces and order, and keeps nothing: what ranks do
+/// that have parts of the tensors, while the first of them writes. Error: a tensor could not be read.
+pub fn read_along<T: TensorSource>(snapshot: Snapshot<T>, config: &CheckpointConfig) -> Result<()> {
+    let (outline, tensors) = snapshot.split(config.max_shard_bytes.get());
+    let (outgoing, incoming) = stream::channel(outline.num_bytes());
+    thread::scope(|scope| {
+        scope.spawn(|| incoming.discard());
+        outgoing.send(tensors)
+    })
+}
+
 impl Drop for Writer {
     fn drop(&mut self) {
         // An error here has nobody left to go to; what is on disk is whole either way.

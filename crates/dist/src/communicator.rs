@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use half::bf16;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// A group of ranks, seen from one of them. All ranks of a group call the same methods in the same order.
 ///
@@ -48,9 +48,14 @@ pub trait Communicator: Send + Sync {
     /// Tells all ranks, of this group and of those that it was split from or into, that this one has failed. Whatever they
     /// wait for ends with [`Error::Failed`](crate::Error::Failed). The first reason counts.
     fn fail(&self, why: &str);
+
+    /// What another rank has failed of, if it has ended something that this one waited for.
+    fn failure(&self) -> Option<Error>;
 }
 
-/// The only rank.
+/// A rank that no other answers: the only one, or one of a run that is rehearsed, where nothing is sent. What it hears is
+/// what it has said.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Alone;
 
 impl Communicator for Alone {
@@ -99,4 +104,8 @@ impl Communicator for Alone {
     }
 
     fn fail(&self, _why: &str) {}
+
+    fn failure(&self) -> Option<Error> {
+        None
+    }
 }

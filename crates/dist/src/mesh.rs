@@ -90,13 +90,7 @@ impl Default for MeshAxes {
 impl MeshAxes {
     /// By [`Axis::ALL`].
     fn sizes(&self) -> [i64; 5] {
-        [
-            self.data,
-            self.fsdp,
-            self.expert,
-            self.context,
-            self.tensor,
-        ]
+        [self.data, self.fsdp, self.expert, self.context, self.tensor]
     }
 }
 
@@ -120,6 +114,12 @@ pub struct Mesh {
 }
 
 impl Mesh {
+    /// The ranks that the meshes ask for: the product of their axes, -1 standing for 1.
+    pub fn ranks_asked(ici: &MeshAxes, dcn: &MeshAxes) -> usize {
+        let sizes = ici.sizes().into_iter().chain(dcn.sizes());
+        sizes.map(|size| size.max(1) as usize).product()
+    }
+
     /// Arranges `ranks` ranks. Errors: the product of the axes is another number, more than one is -1, one is there for
     /// which there is no code yet.
     pub fn new(ici: &MeshAxes, dcn: &MeshAxes, ranks: usize) -> Result<Self, MeshError> {
@@ -230,6 +230,7 @@ mod tests {
         let mesh = Mesh::new(&axes(2, -1), &axes(1, 1), 8).unwrap();
         assert_eq!((mesh.size(Axis::Data), mesh.size(Axis::Fsdp)), (2, 4));
         assert_eq!(mesh.num_ranks(), 8);
+        assert_eq!(Mesh::ranks_asked(&axes(2, -1), &axes(3, 1)), 6);
         let across = Mesh::new(&axes(1, 4), &axes(-1, 1), 8).unwrap();
         assert_eq!((across.size(Axis::Data), across.size(Axis::Fsdp)), (2, 4));
     }
@@ -270,13 +271,41 @@ mod tests {
         };
         let one = MeshAxes::default();
         for (ici, dcn, ranks, expected) in [
-            (axes(1, 3), one.clone(), 4, "`ici_mesh.fsdp`: the axes of ici_mesh and dcn_mesh make 3 ranks, and there are 4 (device.ranks)"),
-            (axes(2, -1), one.clone(), 3, "`ici_mesh.fsdp`: the axes of ici_mesh and dcn_mesh make 2 ranks, and there are 3 (device.ranks)"),
-            (axes(1, 4), one.clone(), 1, "`ici_mesh.fsdp`: the axes of ici_mesh and dcn_mesh make 4 ranks, and there is 1 (device.ranks)"),
-            (axes(-1, -1), one.clone(), 4, "`ici_mesh.fsdp`: -1, as `ici_mesh.data` is: one may be"),
-            (axes(0, 1), one.clone(), 1, "`ici_mesh.data`: 0 is no number of ranks"),
             (
-                MeshAxes { tensor: 2, ..one.clone() },
+                axes(1, 3),
+                one.clone(),
+                4,
+                "`ici_mesh.fsdp`: the axes of ici_mesh and dcn_mesh make 3 ranks, and there are 4 (device.ranks)",
+            ),
+            (
+                axes(2, -1),
+                one.clone(),
+                3,
+                "`ici_mesh.fsdp`: the axes of ici_mesh and dcn_mesh make 2 ranks, and there are 3 (device.ranks)",
+            ),
+            (
+                axes(1, 4),
+                one.clone(),
+                1,
+                "`ici_mesh.fsdp`: the axes of ici_mesh and dcn_mesh make 4 ranks, and there is 1 (device.ranks)",
+            ),
+            (
+                axes(-1, -1),
+                one.clone(),
+                4,
+                "`ici_mesh.fsdp`: -1, as `ici_mesh.data` is: one may be",
+            ),
+            (
+                axes(0, 1),
+                one.clone(),
+                1,
+                "`ici_mesh.data`: 0 is no number of ranks",
+            ),
+            (
+                MeshAxes {
+                    tensor: 2,
+                    ..one.clone()
+                },
                 one.clone(),
                 2,
                 "`ici_mesh.tensor`: 2: nothing is spread along the axis `tensor` yet, it must be 1",

@@ -5,7 +5,7 @@
 //! handed over and not copied; a round is let go when its last rank has read it.
 
 use std::any::Any;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,7 @@ use crate::error::{Error, Result};
 pub fn group(size: usize, timeout: Option<Duration>) -> Vec<Arc<dyn Communicator>> {
     let job = Arc::new(Job {
         failure: Mutex::default(),
+        told: Mutex::default(),
         groups: Mutex::default(),
         timeout,
     });
@@ -30,6 +31,8 @@ pub fn group(size: usize, timeout: Option<Duration>) -> Vec<Arc<dyn Communicator
 /// What all groups of a job have in common.
 struct Job {
     failure: Mutex<Option<Error>>,
+    /// The ranks that it has reached.
+    told: Mutex<HashSet<usize>>,
     /// To be woken when a rank fails.
     groups: Mutex<Vec<std::sync::Weak<Group>>>,
     timeout: Option<Duration>,
@@ -85,9 +88,10 @@ impl Group {
         self.rounds.lock().expect("no panic while exchanging")
     }
 
-    /// Waits until `done` gives something. `missing` says for which ranks.
+    /// Rank `rank` waits until `done` gives something. `missing` says for which ranks.
     fn wait<T>(
         &self,
+        rank: usize,
         operation: &'static str,
         mut done: impl FnMut(&mut Rounds) -> Result<Option<T>>,
         missing: impl Fn(&Rounds) -> Vec<usize>,
@@ -96,6 +100,8 @@ impl Group {
         let mut rounds = self.lock();
         loop {
             if let Some(failure) = &*self.job.failure.lock().expect("no panic while failing") {
+                let mut told = self.job.told.lock().expect("no panic while telling");
+                told.insert(self.names[rank]);
                 return Err(failure.clone());
             }
             if let Some(value) = done(&mut rounds)? {
@@ -144,6 +150,7 @@ impl Rank {
         let mut value = Some(value);
         // Those of the round before the last may still be reading.
         group.wait(
+            rank,
             operation,
             |rounds| {
                 let round = &mut rounds.rounds[at];
@@ -158,6 +165,7 @@ impl Rank {
         )?;
         group.changed.notify_all();
         let all = group.wait(
+            rank,
             operation,
             |rounds| {
                 let round = &mut rounds.rounds[at];
@@ -264,6 +272,7 @@ impl Communicator for Rank {
     fn receive(&self, from: usize) -> Result<Vec<u8>> {
         let way = (from, self.rank);
         self.group.wait(
+            self.rank,
             "receive",
             |rounds| Ok(rounds.mail.get_mut(&way).and_then(VecDeque::pop_front)),
             |_| vec![from],
@@ -276,7 +285,9 @@ impl Communicator for Rank {
 
     fn split(&self, color: usize) -> Result<Arc<dyn Communicator>> {
         let colors = self.exchange("split", color)?;
-        let members: Vec<usize> = (0..self.size()).filter(|&it| *colors[it] == color).collect();
+        let members: Vec<usize> = (0..self.size())
+            .filter(|&it| *colors[it] == color)
+            .collect();
         let names = members.iter().map(|&it| self.group.names[it]).collect();
         let first = members[0] == self.rank;
         let made = first.then(|| Group::new(names, &self.group.job));
@@ -307,6 +318,14 @@ impl Communicator for Rank {
             drop(group.lock());
             group.changed.notify_all();
         }
+    }
+
+    fn failure(&self) -> Option<Error> {
+        let Job { failure, told, .. } = &*self.group.job;
+        let told = told.lock().expect("no panic while telling");
+        let is_told = told.contains(&self.group.names[self.rank]);
+        let failure = failure.lock().expect("no panic while failing");
+        failure.clone().filter(|_| is_told)
     }
 }
 
@@ -425,6 +444,7 @@ mod tests {
                 }
                 pair.fail("out of disk");
                 pair.fail("a later reason");
+                assert_eq!(it.failure(), None, "nobody has told it");
                 return None;
             }
             reached.fetch_add(1, SeqCst);
@@ -433,6 +453,7 @@ mod tests {
                 0 => pair.receive(1).map(drop),
                 _ => it.barrier(),
             };
+            assert_eq!(it.failure(), waited.clone().err());
             waited.err()
         });
         let failed = Error::Failed {

@@ -27,13 +27,25 @@ pub trait Adapter: Send + Sync {
 ///
 /// A module that is recomputed is run forward a second time, in the backward pass.
 pub trait Hooks: Send + Sync {
+    /// Before the value of `parameter` is handed out, in whatever module.
+    fn before_use(&self, _parameter: &Arc<Parameter>) -> tt_tensor::Result<()> {
+        Ok(())
+    }
     /// Before a module runs on `input`.
     fn enter_forward(&self, _module: &ModulePath, _input: &Tensor) -> Result<()> {
         Ok(())
     }
+    /// As [`Hooks::enter_forward`], of a second time in the backward pass.
+    fn enter_recompute(&self, module: &ModulePath, input: &Tensor) -> Result<()> {
+        self.enter_forward(module, input)
+    }
     /// After it has given `output`.
     fn exit_forward(&self, _module: &ModulePath, _output: &Tensor) -> Result<()> {
         Ok(())
+    }
+    /// As [`Hooks::exit_forward`], of a second time in the backward pass: the module's own is what comes next.
+    fn exit_recompute(&self, module: &ModulePath, output: &Tensor) -> Result<()> {
+        self.exit_forward(module, output)
     }
     /// `gradient` is that of the output; `None` if nothing that matters came of it.
     fn enter_backward(
@@ -82,6 +94,8 @@ pub struct Forward {
     hooks: Vec<Arc<dyn Hooks>>,
     recompute: Option<Arc<dyn Recompute>>,
     cache: Option<KvCache>,
+    /// It is a part that runs for the second time.
+    is_again: bool,
     /// Collects the trainable weights that are handed out, while a module runs off the tape.
     used: Option<Arc<Mutex<Vec<Arc<Parameter>>>>>,
 }
@@ -94,9 +108,10 @@ impl Forward {
             tape: None,
             seed: None,
             precision: Precision::default(),
-            hooks: Vec::new(),
+            hooks: params.hooks().to_vec(),
             recompute: None,
             cache: None,
+            is_again: false,
             used: None,
         }
     }
@@ -156,6 +171,9 @@ impl Forward {
     /// The weight `name` of the module at `path`, to be used now and not kept.
     pub fn param(&self, path: &ModulePath, name: &str) -> Result<Tensor> {
         let parameter = self.params.get(path.join(name).as_str())?;
+        for hooks in &self.hooks {
+            hooks.before_use(parameter)?;
+        }
         if let Some(used) = self.used.as_ref().filter(|_| parameter.is_trainable()) {
             let mut used = used.lock().expect("no panic while collecting");
             used.push(parameter.clone());
@@ -192,7 +210,11 @@ impl Forward {
         body: impl Fn(&Forward, &Tensor) -> Result<Tensor>,
     ) -> Result<Tensor> {
         for hooks in &self.hooks {
-            hooks.enter_forward(path, x)?;
+            if self.is_again {
+                hooks.enter_recompute(path, x)?;
+            } else {
+                hooks.enter_forward(path, x)?;
+            }
             if let Some(tape) = &self.tape {
                 let (hooks, path) = (hooks.clone(), path.clone());
                 tape.mark_gradient(x, move |grad| hooks.exit_backward(&path, grad.as_ref()));
@@ -207,7 +229,11 @@ impl Forward {
                     hooks.enter_backward(&path, grad.as_ref())
                 });
             }
-            hooks.exit_forward(path, &output)?;
+            if self.is_again {
+                hooks.exit_recompute(path, &output)?;
+            } else {
+                hooks.exit_forward(path, &output)?;
+            }
         }
         Ok(output)
     }
@@ -234,6 +260,7 @@ impl Forward {
         let again = move |tape: &Tape, x: &Tensor| {
             let fwd = Self {
                 tape: Some(tape.clone()),
+                is_again: true,
                 used: None,
                 ..off_tape
             };

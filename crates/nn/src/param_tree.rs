@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tt_tensor::{Device, Parameter, Seed, Shape, Shard, Tensor};
 
 use crate::error::{Error, Result};
-use crate::forward::Adapter;
+use crate::forward::{Adapter, Hooks};
 
 /// How a parameter's initial values are drawn.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -86,6 +86,22 @@ impl ParamSpec {
         })
     }
 
+    /// The part `shard` of [`ParamSpec::draw`].
+    pub fn draw_part(&self, seed: Seed, device: Device, shard: &Shard) -> Result<Tensor> {
+        let whole = self.draw(seed, device)?;
+        if shard.is_whole() {
+            return Ok(whole);
+        }
+        let values = whole.to_vec::<f32>()?;
+        let own: Vec<f32> = shard.runs().flat_map(|run| values[run].to_vec()).collect();
+        Ok(Tensor::from_slice(&own, shard.local_shape(), device)?)
+    }
+
+    /// All of it, where nobody shares it.
+    pub fn whole(&self) -> Shard {
+        Shard::whole(self.shape.as_slice())
+    }
+
     /// Whether weight decay applies: by the usual rule to matrices, not to biases and norms.
     pub fn decays(&self) -> bool {
         self.kind != ParamKind::Vector
@@ -101,6 +117,7 @@ struct Inner {
     parameters: Vec<Arc<Parameter>>,
     index: HashMap<String, usize>,
     adapter: Option<Arc<dyn Adapter>>,
+    hooks: Vec<Arc<dyn Hooks>>,
 }
 
 impl ParamTree {
@@ -109,13 +126,24 @@ impl ParamTree {
         Self::build(specs, |spec| spec.draw(seed, device))
     }
 
+    /// Like [`ParamTree::init`], of each parameter the part that `shard` says, with the values that it has in the whole.
+    pub fn init_sharded(
+        specs: &[ParamSpec],
+        seed: Seed,
+        device: Device,
+        shard: &dyn Fn(&ParamSpec) -> Shard,
+    ) -> Result<Self> {
+        Self::build_sharded(specs, shard, |spec, shard| {
+            spec.draw_part(seed, device, shard)
+        })
+    }
+
     /// Takes each parameter's value from `value`, e.g. a checkpoint. Error: a value of another shape.
     pub fn build(
         specs: &[ParamSpec],
         mut value: impl FnMut(&ParamSpec) -> Result<Tensor>,
     ) -> Result<Self> {
-        let whole = |spec: &ParamSpec| Shard::whole(spec.shape.as_slice());
-        Self::build_sharded(specs, whole, |spec, _| value(spec))
+        Self::build_sharded(specs, ParamSpec::whole, |spec, _| value(spec))
     }
 
     /// Like [`ParamTree::build`], of each parameter the part that `shard` says, in its local shape.
@@ -158,6 +186,7 @@ impl ParamTree {
             parameters,
             index,
             adapter,
+            hooks: Vec::new(),
         })))
     }
 
@@ -166,6 +195,36 @@ impl ParamTree {
         let specs = [&self.0.specs[..], &weights.0.specs].concat();
         let parameters = [&self.0.parameters[..], &weights.0.parameters].concat();
         Self::new(specs, parameters, Some(adapter))
+    }
+
+    /// The same parameters, with hooks that every pass over them has, as their outermost.
+    #[must_use]
+    pub fn with_hooks(&self, hooks: Arc<dyn Hooks>) -> Self {
+        Self(Arc::new(Inner {
+            specs: self.0.specs.clone(),
+            parameters: self.0.parameters.clone(),
+            index: self.0.index.clone(),
+            adapter: self.0.adapter.clone(),
+            hooks: vec![hooks],
+        }))
+    }
+
+    /// Lets `look` at the whole value of a parameter of this tree, wherever its parts are.
+    pub fn with_whole<T>(
+        &self,
+        parameter: &Arc<Parameter>,
+        look: impl FnOnce(&Tensor) -> T,
+    ) -> Result<T> {
+        for hooks in self.hooks() {
+            hooks.before_use(parameter)?;
+        }
+        let found = look(&parameter.value());
+        parameter.release();
+        Ok(found)
+    }
+
+    pub(crate) fn hooks(&self) -> &[Arc<dyn Hooks>] {
+        &self.0.hooks
     }
 
     pub(crate) fn adapter(&self) -> Option<&Arc<dyn Adapter>> {
@@ -200,6 +259,7 @@ impl ParamTree {
             parameters,
             index,
             adapter: self.0.adapter.clone(),
+            hooks: self.0.hooks.clone(),
         }))
     }
 

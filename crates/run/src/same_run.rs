@@ -9,11 +9,16 @@ use serde_json::Value;
 use crate::run_dir::RESOLVED_CONFIG;
 
 /// What cannot change a number of a run, and is nobody's business.
-const LEFT_OUT: [&str; 22] = [
+const LEFT_OUT: [&str; 27] = [
     "hydra",
     "resume",
     "logging",
     "device.threads",
+    "device.ranks", // as with `isa`, rounding alone
+    "ici_mesh",
+    "dcn_mesh",
+    "dist",
+    "model.sharding",
     "device.isa",
     "device.cores",
     "device.memory_gb",

@@ -15,12 +15,15 @@ use crate::tensor::Tensor;
 /// The tape keeps the parameter, not its tensor, so the tensor may be replaced between forward and
 /// backward (gathered, offloaded, reloaded) as long as its values are back when a gradient needs them.
 ///
-/// Where several ranks share a weight, each has a [`Shard`] of it: value, gradient and optimizer state have the local
-/// shape.
+/// Where several ranks share a weight, each has a [`Shard`] of it. For a while the whole may be there too
+/// ([`Parameter::gather`]): it is what is computed with then, and the gradient has its shape. What an optimizer steps is
+/// the part, and so are its state and the gradient that it is given.
 pub struct Parameter {
     path: String,
     shard: Shard,
     value: RwLock<Tensor>,
+    /// While it is gathered.
+    whole: RwLock<Option<Tensor>>,
     grad: Mutex<Option<Tensor>>,
     trainable: AtomicBool,
 }
@@ -46,6 +49,7 @@ impl Parameter {
             path,
             shard,
             value: RwLock::new(value.detach()),
+            whole: RwLock::new(None),
             grad: Mutex::new(None),
             trainable: AtomicBool::new(true),
         })
@@ -56,9 +60,37 @@ impl Parameter {
         &self.path
     }
 
-    /// The current value. It shares memory with the parameter: an optimizer step shows through.
+    /// What is computed with: the whole while it is gathered, else the part that is held here. It shares memory with the
+    /// parameter: an optimizer step on the part shows through.
     pub fn value(&self) -> Tensor {
+        let whole = self.whole.read().expect("no panic while replacing");
+        whole.clone().unwrap_or_else(|| self.local())
+    }
+
+    /// The part that is held here.
+    pub fn local(&self) -> Tensor {
         self.value.read().expect("no panic while replacing").clone()
+    }
+
+    /// Whether it has been given the whole.
+    pub fn is_gathered(&self) -> bool {
+        let whole = self.whole.read().expect("no panic while replacing");
+        whole.is_some()
+    }
+
+    /// Takes the whole weight, to be computed with until it is released. Error: it does not have the logical shape.
+    pub fn gather(&self, whole: Tensor) -> Result<()> {
+        let expected = Shape::from(self.shard.shape());
+        if whole.shape() != &expected {
+            return Err(Error::shapes("gather", &expected, whole.shape()));
+        }
+        *self.whole.write().expect("no panic while replacing") = Some(whole.detach());
+        Ok(())
+    }
+
+    /// Lets the whole go that [`Parameter::gather`] was given, if it is there.
+    pub fn release(&self) {
+        *self.whole.write().expect("no panic while replacing") = None;
     }
 
     /// Which part of the weight this is.
@@ -68,10 +100,10 @@ impl Parameter {
 
     /// The local shape.
     pub fn shape(&self) -> Shape {
-        self.value().shape().clone()
+        self.local().shape().clone()
     }
 
-    /// Replaces the value. Error: another shape or dtype.
+    /// Replaces the part that is held here. Error: another shape or dtype.
     pub fn set(&self, value: Tensor) -> Result<()> {
         let mut current = self.value.write().expect("no panic while replacing");
         if current.dims() != value.dims() || current.dtype() != value.dtype() {

@@ -42,6 +42,11 @@ impl Shard {
         &self.shape
     }
 
+    /// The indices of each dim.
+    pub fn ranges(&self) -> &[Range<usize>] {
+        &self.ranges
+    }
+
     /// The local shape.
     pub fn local_shape(&self) -> Vec<usize> {
         self.ranges.iter().map(Range::len).collect()

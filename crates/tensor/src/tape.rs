@@ -10,9 +10,10 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use candle_core::{DType, Shape};
 use tt_cpu::Write;
 
-use crate::device::Storage;
+use crate::device::{Device, Storage};
 use crate::error::{Error, Result};
 use crate::parameter::Parameter;
 use crate::tensor::Tensor;
@@ -383,6 +384,16 @@ impl Gradients<'_> {
         like: &Tensor,
         kernel: impl FnOnce(&mut Storage, Write) -> Result<()>,
     ) -> Result<()> {
+        self.write_shaped(input, (like.dtype, like.device, like.shape()), kernel)
+    }
+
+    /// The same where there may be no tensor to be like: a weight that is not needed, and may be elsewhere.
+    pub fn write_shaped(
+        &mut self,
+        input: usize,
+        (dtype, device, shape): (DType, Device, &Shape),
+        kernel: impl FnOnce(&mut Storage, Write) -> Result<()>,
+    ) -> Result<()> {
         let Some(var) = self.inputs[input] else {
             return Ok(());
         };
@@ -390,9 +401,8 @@ impl Gradients<'_> {
             let (sum, write) = match slot {
                 Some(sum) => (sum.into_owned()?, Write::Accumulate),
                 None => {
-                    let out = like.device.alloc(like.dtype, like.elem_count())?;
-                    let shape = like.shape().clone();
-                    let fresh = Tensor::from_output(out, like.dtype, like.device, shape);
+                    let out = device.alloc(dtype, shape.elem_count())?;
+                    let fresh = Tensor::from_output(out, dtype, device, shape.clone());
                     (fresh, Write::Assign)
                 }
             };

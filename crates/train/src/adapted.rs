@@ -10,7 +10,8 @@ use tt_adapters::{BaseDType, Lora};
 use tt_checkpoint::{Allow, Checkpoint, SavedAdapter, TensorMap, Weights};
 use tt_models::Model;
 use tt_nn::{ParamKind, ParamSpec, ParamTree};
-use tt_tensor::{DType, Device, Seed, Tensor};
+use tt_sharding::Sharded;
+use tt_tensor::{DType, Device, Seed, Shard, Tensor};
 
 use crate::base::{Base, BaseOrigin};
 use crate::error::{Error, Result};
@@ -39,19 +40,26 @@ impl Adapted {
         Ok(Self { lora, base })
     }
 
-    /// A new adapter on the base `params`.
-    pub fn draw(&self, params: &ParamTree, seed: u64, device: Device) -> Result<ParamTree> {
+    /// A new adapter on the base `params`, of each parameter the part that `shard` says.
+    pub fn draw(
+        &self,
+        params: &ParamTree,
+        seed: u64,
+        device: Device,
+        shard: &dyn Fn(&ParamSpec) -> Shard,
+    ) -> Result<ParamTree> {
         let seed = Seed::new(seed).fold_str("init");
-        let own = ParamTree::init(&self.lora.params(), seed, device)?;
+        let own = ParamTree::init_sharded(&self.lora.params(), seed, device, shard)?;
         Ok(params.with_adapter(self.lora.clone(), &own)?)
     }
 
-    /// The adapter that `checkpoint` holds, on the base `params`. Error: it is of another base.
+    /// The adapter that `checkpoint` holds, on the base `params`, the parts that `shard` says. Error: it is of another base.
     pub fn resume(
         &self,
         params: &ParamTree,
         checkpoint: &Checkpoint,
         device: Device,
+        shard: &dyn Fn(&ParamSpec) -> Shard,
     ) -> Result<ParamTree> {
         let (saved, base) = (
             SavedAdapter::open(checkpoint.dir())?,
@@ -62,17 +70,21 @@ impl Adapted {
             return Err(Error::State(why.to_owned()));
         };
         self.base.check(&base)?;
-        load_adapter(&self.lora, params, &saved.weights, device)
+        load_adapter(&self.lora, params, &saved.weights, device, shard)
     }
 
     /// What a checkpoint holds of `params`: `adapter_config.json`, and what is trained under peft's names.
-    pub(crate) fn saved(&self, params: &ParamTree) -> Result<(Value, TensorMap<SavedTensor>)> {
+    pub(crate) fn saved(
+        &self,
+        params: &ParamTree,
+        ranks: Option<&Sharded>,
+    ) -> Result<(Value, TensorMap<SavedTensor>)> {
         let base = match &self.base.origin {
             BaseOrigin::Pretrained(path) => Some(path.as_str()),
             BaseOrigin::Seed(_) => None,
         };
         let trained = self.lora.trained().into_iter().map(|spec| {
-            let tensor = SavedTensor::of(params.get(&spec.path)?);
+            let tensor = SavedTensor::of(params.get(&spec.path)?, ranks)?;
             Ok((self.lora.peft_name(&spec.path), tensor))
         });
         let tensors = trained.collect::<Result<_>>()?;
@@ -80,40 +92,45 @@ impl Adapted {
     }
 }
 
-/// The parameters of `model` drawn from `seed`, to be frozen: matrices are held as `dtype`.
+/// The parameters of `model` drawn from `seed`, to be frozen, of each the part that `shard` says: matrices are held as
+/// `dtype`.
 pub fn draw_base(
     model: &dyn Model,
     seed: u64,
     dtype: BaseDType,
     device: Device,
+    shard: &dyn Fn(&ParamSpec) -> Shard,
 ) -> Result<ParamTree> {
     let seed = Seed::new(seed).fold_str("init");
-    let params = ParamTree::build(&model.params(), |spec| {
-        Ok(hold(spec, spec.draw(seed, device)?, dtype)?)
+    let params = ParamTree::build_sharded(&model.params(), shard, |spec, shard| {
+        Ok(hold(spec, spec.draw_part(seed, device, shard)?, dtype)?)
     })?;
     device.trim(); // of the values before they were rounded
     Ok(params)
 }
 
-/// The parameters of `model` from `weights`, to be frozen: matrices are held as `dtype`.
+/// The parameters of `model` from `weights`, to be frozen, of each the part that `shard` says: matrices are held as
+/// `dtype`.
 pub fn load_base(
     model: &dyn Model,
     weights: &Weights,
     dtype: BaseDType,
     device: Device,
+    shard: &dyn Fn(&ParamSpec) -> Shard,
 ) -> Result<ParamTree> {
     let hold = |spec: &ParamSpec, value| hold(spec, value, dtype);
-    let params = load_params_with(model, weights, device, hold)?;
+    let params = load_params_with(model, weights, device, shard, hold)?;
     device.trim();
     Ok(params)
 }
 
-/// Puts a saved adapter on the base `params`. Errors: every missing, unexpected or misshapen tensor at once.
+/// Puts a saved adapter on the base `params`, of each parameter the part that `shard` says. Errors: every missing, unexpected or misshapen tensor at once.
 pub fn load_adapter(
     lora: &Arc<Lora>,
     params: &ParamTree,
     weights: &Weights,
     device: Device,
+    shard: &dyn Fn(&ParamSpec) -> Shard,
 ) -> Result<ParamTree> {
     let trained = lora.trained();
     let names: Vec<_> = trained
@@ -127,8 +144,9 @@ pub fn load_adapter(
         .map_err(Box::new)?;
     let mut values = Vec::new();
     let mut read = |spec: &ParamSpec| -> Result<Tensor> {
-        weights.read_f32(&lora.peft_name(&spec.path), &mut values)?;
-        Ok(Tensor::from_slice(&values, spec.shape.clone(), device)?)
+        let (name, shard) = (lora.peft_name(&spec.path), shard(spec));
+        weights.read_f32_runs(&name, shard.runs(), &mut values)?;
+        Ok(Tensor::from_slice(&values, shard.local_shape(), device)?)
     };
     let own_specs = lora.params();
     let mut own = Vec::with_capacity(own_specs.len());
@@ -139,7 +157,8 @@ pub fn load_adapter(
         params.get(&spec.path)?.set(read(spec)?)?;
     }
     let mut own = own.into_iter();
-    let own = ParamTree::build(&own_specs, |_| Ok(own.next().expect("one for each")))?;
+    let next = |_: &ParamSpec, _: &Shard| Ok(own.next().expect("one for each"));
+    let own = ParamTree::build_sharded(&own_specs, shard, next)?;
     Ok(params.with_adapter(lora.clone(), &own)?)
 }
 
@@ -156,16 +175,17 @@ fn fingerprint(params: &ParamTree) -> Result<String> {
     let (mut values, mut halves) = (Vec::<f32>::new(), Vec::<half::bf16>::new());
     for (spec, parameter) in params.iter() {
         hasher.update(format!("{}{:?}", spec.path, spec.shape).as_bytes());
-        let value = parameter.value();
         // On the host: a copy on the device would stay in its pool.
-        match value.dtype() {
-            DType::BF16 => {
-                value.read_into(&mut halves)?;
-                values.clear();
-                values.extend(halves.iter().map(|half| half.to_f32()));
+        let read = |value: &Tensor| {
+            if value.dtype() != DType::BF16 {
+                return value.read_into(&mut values);
             }
-            _ => value.read_into(&mut values)?,
-        }
+            value.read_into(&mut halves)?;
+            values.clear();
+            values.extend(halves.iter().map(|half| half.to_f32()));
+            Ok(())
+        };
+        params.with_whole(parameter, read)??;
         hasher.update(bytemuck::cast_slice(&values));
     }
     Ok(hasher.finalize().to_hex().to_string())

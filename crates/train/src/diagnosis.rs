@@ -15,7 +15,7 @@ use crate::Trainer;
 use crate::device_batch::DeviceBatch;
 use crate::error::Result;
 use crate::finding::{Finding, Place, Values};
-use crate::step::backward;
+use crate::step::{backward, num_targets};
 use crate::training::Training;
 
 /// Looks for the first tensor of step `step`, which was not applied, that is not finite. Gradients are dropped.
@@ -40,7 +40,7 @@ pub(crate) fn first_non_finite(
         training,
         trainer,
         steps: step - 1,
-        seed: training.guard.backward_seed(micro_batches),
+        seed: training.guard.backward_seed(num_targets(micro_batches)),
     };
     training.drop_gradients();
     let found = micro_batches

@@ -83,6 +83,8 @@ pub enum Error {
     #[error(transparent)]
     Optimizer(#[from] tt_optimizers::Error),
     #[error(transparent)]
+    Sharding(#[from] tt_sharding::Error),
+    #[error(transparent)]
     Tensor(#[from] tt_tensor::Error),
 }
 

@@ -10,6 +10,7 @@ use tt_metrics::{End, Metrics};
 use tt_models::Model;
 use tt_nn::{ParamTree, Recompute};
 use tt_optimizers::Optimizers;
+use tt_sharding::Sharded;
 use tt_tensor::{Device, Precision, Seed};
 
 use crate::Trainer;
@@ -54,6 +55,8 @@ pub struct TrainJob {
     pub resume: Option<Checkpoint>,
     /// Asks the run to save and stop.
     pub stop: StopFlag,
+    /// Those that share `params`, of which each has its part, if there are several.
+    pub ranks: Option<Arc<Sharded>>,
 }
 
 /// How a run ended.
@@ -115,6 +118,7 @@ impl TrainJob {
             token_ids,
             resume,
             stop,
+            ranks,
         } = self;
         config.check()?;
         check_length(data.sequence_length(), &*model)?;
@@ -126,6 +130,9 @@ impl TrainJob {
         training.precision = precision;
         training.adapter = adapter;
         training.stop = stop.clone();
+        if let Some(ranks) = ranks {
+            training.share_with(ranks);
+        }
         training.guard = StepGuard::new(&config.bad_steps, &config.spike_guard);
         if precision == Precision::F16 {
             training.guard = training.guard.with_loss_scale(&config.loss_scale);
@@ -198,6 +205,11 @@ impl Prepared {
     /// Trains, keeping `checkpoints/` and `tokenizer/` in `run_dir`. Errors leave the checkpoints written so far.
     pub fn run(self, run_dir: &Path, metrics: Metrics) -> Result<Outcome> {
         Run::start(self, run_dir, metrics)?.complete()
+    }
+
+    /// Trains beside the first of the ranks that share the model, which keeps the folder and the records.
+    pub fn follow(self) -> Result<()> {
+        Run::follow(self).complete().map(drop)
     }
 }
 

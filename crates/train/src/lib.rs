@@ -39,10 +39,12 @@ mod job;
 mod loss;
 mod loss_scale;
 mod mirror;
+mod records;
 mod reduce;
 mod rehearsal;
 mod run;
 mod saved_tensor;
+mod share;
 mod snapshot;
 mod spikes;
 mod state;
@@ -74,8 +76,9 @@ pub use job::{Ending, Outcome, Prepared, TrainJob, check_length, check_vocabular
 pub use loss::{Loss, Mean};
 pub use loss_scale::LossScaleConfig;
 pub use mirror::Mirror;
-pub use reduce::{Local, Reduce};
+pub use reduce::{Local, Ranks, Reduce};
 pub use rehearsal::{Footprint, ParameterCount, Rehearsal};
+pub use share::Share;
 pub use spikes::{Spike, SpikeAction, SpikeGuardConfig};
 pub use state::{OptimizerState, TrainState};
 pub use step::{Judgement, StepOutput};
@@ -83,7 +86,7 @@ pub use stop::StopFlag;
 pub use token_ids::TokenIds;
 pub use totals::{StepNumbers, Totals};
 pub use training::{Clipping, Training};
-pub use weights::{check_weights, load_params};
+pub use weights::{check_weights, load_params, load_parts};
 
 pub use tt_collators::{IGNORE, Prediction};
 

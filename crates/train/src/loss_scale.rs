@@ -7,7 +7,6 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tt_collators::Batch;
 
 /// `trainer.loss_scale`: how the loss is scaled with `precision: fp16`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -75,9 +74,8 @@ impl LossScaler {
     ///
     /// Gradients of a sum are larger than those of the mean, of which one expects an f16 to hold them, by the number
     /// of targets. Divided by the next power of two, as divisions by powers of two are exact.
-    pub fn seed(&self, micro_batches: &[Batch]) -> f32 {
-        let targets: usize = micro_batches.iter().map(|batch| batch.num_targets).sum();
-        self.now.scale / targets.max(1).next_power_of_two() as f32
+    pub fn seed(&self, num_targets: usize) -> f32 {
+        self.now.scale / num_targets.max(1).next_power_of_two() as f32
     }
 
     /// Whether the scale may be what made a gradient overflow.
@@ -190,12 +188,8 @@ mod tests {
     #[test]
     fn the_seed_divides_by_a_power_of_two_of_at_least_the_targets() {
         let scaler = LossScaler::new(&LossScaleConfig::default());
-        let batch = |num_targets| Batch {
-            num_targets,
-            ..Batch::default()
-        };
-        assert_eq!(scaler.seed(&[batch(100), batch(28)]), 65536.0 / 128.0);
-        assert_eq!(scaler.seed(&[batch(100), batch(29)]), 65536.0 / 256.0);
-        assert_eq!(scaler.seed(&[batch(0)]), 65536.0);
+        assert_eq!(scaler.seed(128), 65536.0 / 128.0);
+        assert_eq!(scaler.seed(129), 65536.0 / 256.0);
+        assert_eq!(scaler.seed(0), 65536.0);
     }
 }

@@ -13,7 +13,8 @@ use tt_engine::{Limits, Sampler, Sampling, generate};
 use tt_models::Model;
 use tt_nn::{ParamTree, Recompute};
 use tt_optimizers::Optimizers;
-use tt_tensor::{Device, MetaDevice, Precision, Seed, Tensor};
+use tt_sharding::Sharded;
+use tt_tensor::{Device, MetaDevice, Precision, Seed, Shard, Tensor};
 
 use crate::Trainer;
 use crate::config::TrainerConfig;
@@ -44,17 +45,21 @@ pub struct Rehearsal {
     pub sequence_length: usize,
     /// What the collator declares of its batches.
     pub batch: BatchSpec,
+    /// Those that share `params`, of which this is one, if there are several; they are rehearsed too, and say nothing.
+    pub ranks: Option<Arc<Sharded>>,
 }
 
-/// What a run takes. Bytes, unless a name says otherwise.
+/// What a run takes, of several ranks each. Bytes, unless a name says otherwise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Footprint {
     /// Each parameter.
     pub parameters: Vec<ParameterCount>,
     /// Bytes of the weights.
     pub weights: u64,
-    /// The weights that a checkpoint holds: those that are trained.
+    /// The weights that a checkpoint holds, of all ranks: those that are trained.
     pub saved_weights: u64,
+    /// The optimizers' state that it holds, of all ranks.
+    pub saved_optimizer: u64,
     /// Of all trainable parameters, held from the first micro-batch to the optimizer's step.
     pub gradients: u64,
     /// Bytes of the optimizers' state.
@@ -69,6 +74,10 @@ pub struct Footprint {
     pub peak: u64,
     /// Matrix products and attention of an optimizer step, recomputation included.
     pub flops_per_step: u64,
+    /// What the rank hears of others in a step, to make weights whole.
+    pub gathered_per_step: u64,
+    /// What it tells others in a step, to sum gradients.
+    pub reduced_per_step: u64,
 }
 
 /// One parameter's path and number of elements.
@@ -104,6 +113,13 @@ impl Rehearsal {
         training.clipping = config.clipping();
         training.recompute = self.recompute;
         training.precision = self.precision;
+        let ranks = self.ranks.clone();
+        let num_ranks = ranks
+            .as_ref()
+            .map_or(1, |it| it.layout().mesh().num_ranks());
+        if let Some(ranks) = self.ranks {
+            training.share_with(ranks);
+        }
         trainer.post_init(&mut training)?;
 
         // A step taken apart: what there is between the two passes, and what the passes leave.
@@ -117,23 +133,34 @@ impl Rehearsal {
                 Ok(loss)
             })?;
         let gradients = training.params.iter().filter_map(|(_, p)| p.grad());
-        let gradients = gradients.map(|grad| bytes(&grad)).sum();
+        let gradients: u64 = gradients.map(|grad| bytes(&grad)).sum();
+        let summed = ranks.as_ref().map_or(0, |ranks| ranks.summed_bytes());
+        let gradients = gradients + summed as u64;
         training.reduce(&mut totals)?;
         let judgement = training.judge(&totals)?;
         training.take_step(judgement)?;
 
         // The second micro-batch adds to the gradients of the first, and so do all after it.
         let micro_batches = config.global_batch_size / config.micro_batch_size;
-        let mut flops_of_step = |count: usize| -> Result<u64> {
-            let (batches, before) = (vec![batch.clone(); count], device.usage().flops);
-            trainer.train_step(&mut training, &batches)?;
-            Ok(device.usage().flops - before)
+        let micro_batches = micro_batches.div_ceil(num_ranks) as u64;
+        let used = || {
+            let (gathered, reduced) = ranks.as_ref().map_or((0, 0), |it| it.traffic());
+            [device.usage().flops, gathered as u64, reduced as u64]
         };
-        let mut flops_per_step = flops_of_step(1)?;
+        let mut of_step = |count: usize| -> Result<[u64; 3]> {
+            let (batches, before) = (vec![batch.clone(); count], used());
+            trainer.train_step(&mut training, &batches)?;
+            let after = used();
+            Ok(std::array::from_fn(|i| after[i] - before[i]))
+        };
+        let mut per_step = of_step(1)?;
         if micro_batches > 1 {
-            let more = flops_of_step(2)? - flops_per_step;
-            flops_per_step += more * (micro_batches as u64 - 1);
+            let of_two = of_step(2)?;
+            for (one, two) in per_step.iter_mut().zip(of_two) {
+                *one += (two - *one) * (micro_batches - 1);
+            }
         }
+        let [flops_per_step, gathered_per_step, reduced_per_step] = per_step;
 
         validate(
             &training,
@@ -143,12 +170,16 @@ impl Rehearsal {
         )?;
         let while_training = device.usage().peak_bytes;
         let params = training.params.iter();
-        let weights = params.map(|(_, p)| bytes(&p.value())).sum();
+        let weights = params.map(|(_, p)| bytes(&p.local())).sum();
         let trained = training.params.iter().filter(|(_, p)| p.is_trainable());
-        let saved_weights: u64 = trained.map(|(_, p)| bytes(&p.value())).sum();
-        let slots = training.optimizers.slots();
-        let optimizer: u64 = slots.map(|(_, slot)| bytes(&slot.value)).sum();
-        let snapshot = write_window_bytes(saved_weights + optimizer);
+        let saved_weights = trained.map(|(_, p)| saved_bytes(p.shard(), &p.local()));
+        let saved_weights: u64 = saved_weights.sum();
+        let (mut optimizer, mut saved_optimizer) = (0, 0);
+        for (_, slot) in training.optimizers.slots() {
+            optimizer += bytes(&slot.value);
+            saved_optimizer += saved_bytes(&slot.shard, &slot.value);
+        }
+        let snapshot = write_window_bytes(saved_weights + saved_optimizer);
         if config.sample.count > 0 {
             sample(&training, &config)?;
         }
@@ -157,6 +188,7 @@ impl Rehearsal {
             parameters: count(&training.params),
             weights,
             saved_weights,
+            saved_optimizer,
             gradients,
             optimizer,
             activations: activations.get(),
@@ -165,12 +197,20 @@ impl Rehearsal {
             // The last checkpoint is complete before the first continuation is made.
             peak: tensors.max(while_training + snapshot),
             flops_per_step,
+            gathered_per_step,
+            reduced_per_step,
         })
     }
 }
 
 fn bytes(tensor: &Tensor) -> u64 {
     (tensor.elem_count() * tensor.dtype().size_in_bytes()) as u64
+}
+
+/// Of the whole of which `part` is held here.
+fn saved_bytes(shard: &Shard, part: &Tensor) -> u64 {
+    let elements: usize = shard.shape().iter().product();
+    (elements * part.dtype().size_in_bytes()) as u64
 }
 
 fn sample(training: &Training, config: &TrainerConfig) -> Result<()> {

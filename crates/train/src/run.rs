@@ -9,7 +9,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use tt_checkpoint::{Checkpoint, Saved, Writer};
+use tt_checkpoint::{Saved, Writer};
 use tt_collators::{Batch, LeftOut, Loader, Pipeline};
 use tt_data::DataError;
 use tt_metrics::{End, Metrics, Scalars, StepRecord, ValRecord};
@@ -24,6 +24,7 @@ use crate::finding::{ChangedBy, Finding, Place};
 use crate::guard::{Cause, Verdict};
 use crate::job::{Ending, Outcome, Prepared};
 use crate::mirror::Mirror;
+use crate::records::Records;
 use crate::snapshot::snapshot;
 use crate::state::{OptimizerState, TrainState};
 use crate::step::StepOutput;
@@ -41,13 +42,17 @@ pub(crate) struct Run {
     config: TrainerConfig,
     data: Pipeline,
     loader: Loader,
-    metrics: Metrics,
-    writer: Writer,
+    metrics: Records,
+    /// Of the first rank.
+    writer: Option<Writer>,
     mirror: Option<Box<dyn Mirror>>,
-    run_dir: PathBuf,
+    /// Of the first rank.
+    run_dir: Option<PathBuf>,
     tokenizer_files: Vec<PathBuf>,
     token_ids: TokenIds,
     stop: StopFlag,
+    /// All ranks have agreed to stop.
+    is_stopped: bool,
     seed: u64,
     /// Tokens and data position after the last step.
     tokens: u64,
@@ -75,6 +80,18 @@ pub(crate) struct Run {
     started: Instant,
 }
 
+/// What a step is made of.
+struct StepBatches {
+    /// This rank's micro-batches.
+    own: Vec<Batch>,
+    /// Of all ranks.
+    tokens: u64,
+    /// Of all ranks: places for tokens, padding included.
+    positions: u64,
+    /// Where the data goes on after the step.
+    cursor: tt_data::Cursor,
+}
+
 /// What a step took.
 struct StepUse {
     tokens: u64,
@@ -87,28 +104,44 @@ struct StepUse {
 }
 
 impl Run {
+    /// In a folder of its own, which others may not use meanwhile.
     pub fn start(prepared: Prepared, run_dir: &Path, metrics: Metrics) -> Result<Self> {
+        let config = prepared.config.checkpoint.clone();
+        let writer = Writer::open(run_dir.join("checkpoints"), config)?;
+        let tokenizer_files = write_tokenizer(&prepared.data, run_dir)?;
+        let mut run = Self::follow(prepared);
+        // It may have been cut off while it was taken. Another run's is nothing to take.
+        let own = run.checkpoint.as_deref();
+        let own = own.filter(|dir| dir.parent() == Some(writer.dir()));
+        if let (Some(mirror), Some(dir)) = (&mut run.mirror, own) {
+            let step = run.training.step;
+            mirror.take(step, dir.to_owned(), writer.hold(step));
+        }
+        Ok(Self {
+            run_dir: Some(run_dir.to_owned()),
+            tokenizer_files,
+            writer: Some(writer),
+            metrics: Records::new(metrics),
+            ..run
+        })
+    }
+
+    /// Beside a run of another rank.
+    pub fn follow(prepared: Prepared) -> Self {
         let Prepared {
             training,
             config,
             data,
             resume,
-            mut mirror,
+            mirror,
             ..
         } = prepared;
-        let writer = Writer::open(run_dir.join("checkpoints"), config.checkpoint.clone())?;
-        // It may have been cut off while it was taken. Another run's is nothing to take.
-        let own = resume.as_ref().map(Checkpoint::dir);
-        let own = own.filter(|dir| dir.parent() == Some(writer.dir()));
-        if let (Some(mirror), Some(dir)) = (&mut mirror, own) {
-            let step = training.step;
-            mirror.take(step, dir.to_owned(), writer.hold(step));
-        }
-        Ok(Self {
-            run_dir: run_dir.to_owned(),
-            tokenizer_files: write_tokenizer(&data, run_dir)?,
-            writer,
+        Self {
+            run_dir: None,
+            tokenizer_files: Vec::new(),
+            writer: None,
             mirror,
+            is_stopped: false,
             sampled: None,
             saved: resume.as_ref().map(|_| training.step),
             checkpoint: resume.map(|checkpoint| checkpoint.dir().to_owned()),
@@ -117,7 +150,7 @@ impl Run {
             config,
             data,
             loader: prepared.loader,
-            metrics,
+            metrics: Records::none(),
             token_ids: prepared.token_ids,
             stop: prepared.stop,
             seed: prepared.seed,
@@ -134,7 +167,7 @@ impl Run {
             train_loss: None,
             last_applied: None,
             started: Instant::now(),
-        })
+        }
     }
 
     /// Trains, and tells the sinks how it has ended.
@@ -152,21 +185,36 @@ impl Run {
 
     fn train(&mut self) -> Result<Outcome> {
         self.validate_if_left_out()?;
-        while !self.is_done() && !self.stop.is_requested() {
+        while !self.is_done() {
             // Waiting for data is part of a step: slow data must show in the tokens per second.
             let started = Instant::now();
-            let Some(batches) = self.next_batches()? else {
+            let batches = self.next_batches()?;
+            if self.agree_to_stop()? {
+                break;
+            }
+            let Some(batches) = batches else {
                 break;
             };
             let data_wait = started.elapsed();
             match self.step(batches, started, data_wait) {
                 // Nothing of the step is left: neither state nor cursor has moved.
-                Err(Error::Stopped) => break,
+                Err(Error::Stopped) => {
+                    self.is_stopped = true;
+                    break;
+                }
                 done => done?,
             }
             self.after_step()?;
         }
+        self.agree_to_stop()?;
         self.end()
+    }
+
+    /// Whether the run is to stop: if any rank is asked to, and once it is so for good.
+    fn agree_to_stop(&mut self) -> Result<bool> {
+        let asked = self.is_stopped || self.stop.is_requested();
+        self.is_stopped = self.training.reduce.is_stopped(asked)?;
+        Ok(self.is_stopped)
     }
 
     fn is_done(&self) -> bool {
@@ -189,7 +237,7 @@ impl Run {
     /// The micro-batches of the next step; `None` when the data has ended, or the run is to stop before there are any.
     ///
     /// Data without a target is passed over: there is no loss, so no step is made of it and none is counted.
-    fn next_batches(&mut self) -> Result<Option<Vec<Batch>>> {
+    fn next_batches(&mut self) -> Result<Option<StepBatches>> {
         let mut batches = std::mem::take(&mut self.batches);
         let left_out = self.left_out;
         loop {
@@ -215,7 +263,20 @@ impl Run {
         }
         self.report_passed_over();
         self.report_left_out(left_out);
-        Ok((!self.exhausted).then_some(batches))
+        if self.exhausted {
+            return Ok(None);
+        }
+        let ids = batches.iter().flat_map(|batch| &batch.segment_ids);
+        let tokens = ids.filter(|&&segment| segment != 0).count() as u64;
+        let positions: usize = batches.iter().map(|it| it.segment_ids.len()).sum();
+        let cursor = batches.last().map_or(self.cursor, |last| last.cursor);
+        let share = self.training.reduce.share();
+        Ok(Some(StepBatches {
+            own: share.take(batches, |batch| self.loader.recycle(batch)),
+            tokens,
+            positions: positions as u64,
+            cursor,
+        }))
     }
 
     /// Gives back batches in which there is nothing to predict.
@@ -269,12 +330,13 @@ impl Run {
         }
     }
 
-    fn step(
-        &mut self,
-        mut batches: Vec<Batch>,
-        started: Instant,
-        data_wait: Duration,
-    ) -> Result<()> {
+    fn step(&mut self, batches: StepBatches, started: Instant, data_wait: Duration) -> Result<()> {
+        let StepBatches {
+            own: mut batches,
+            tokens,
+            positions,
+            cursor,
+        } = batches;
         let step = self.training.step + 1;
         let guard = &self.training.guard;
         let (loss_scale, skipped_before) = (guard.loss_scale(), guard.skipped_in_a_row());
@@ -283,12 +345,9 @@ impl Run {
         let elapsed = started.elapsed();
         self.report_idle_parameters(step);
 
-        let ids = batches.iter().flat_map(|batch| &batch.segment_ids);
-        let tokens = ids.filter(|&&segment| segment != 0).count() as u64;
-        let positions: usize = batches.iter().map(|it| it.segment_ids.len()).sum();
         let used = StepUse {
             tokens,
-            positions: positions as u64,
+            positions,
             time: elapsed,
             data_wait,
             parts: self.training.times,
@@ -328,9 +387,7 @@ impl Run {
             }
         }
         self.tokens += tokens;
-        if let Some(last) = batches.last() {
-            self.cursor = last.cursor;
-        }
+        self.cursor = cursor;
         batches
             .drain(..)
             .for_each(|batch| self.loader.recycle(batch));
@@ -380,7 +437,7 @@ impl Run {
             scalars.insert("padding".to_owned(), (padding as f32).into());
         }
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
-        Ok(self.metrics.log(StepRecord {
+        self.metrics.log(StepRecord {
             step,
             loss: numbers.loss,
             lr: output.lr,
@@ -393,22 +450,26 @@ impl Run {
             forward_ms: ms(used.parts.forward),
             backward_ms: ms(used.parts.backward),
             optimizer_ms: ms(used.parts.optimizer),
-        })?)
+        })
     }
 
     /// Finds out what it can about a step that was not applied, and keeps its batch.
     fn examine(&mut self, mut bad: BadStep, batches: &[Batch]) -> BadStep {
         // A step that fails is not made worse by a report that fails.
-        let warn = |metrics: &mut Metrics, error: Error| {
+        let warn = |metrics: &mut Records, error: Error| {
             metrics.message(&format!("warning: no full report of the bad step: {error}"));
         };
-        if bad.cause == Cause::NonFinite {
+        // Of several ranks each has its own micro-batches, and no weight is whole.
+        if bad.cause == Cause::NonFinite && self.training.ranks.is_none() {
             match first_non_finite(&self.training, &*self.trainer, bad.step, batches) {
                 Ok(finding) => bad.finding = finding.map(|it| self.with_culprit(it)),
                 Err(error) => warn(&mut self.metrics, error),
             }
         }
-        match dump(&bad, batches, &self.data, &self.run_dir) {
+        let Some(run_dir) = &self.run_dir else {
+            return bad;
+        };
+        match dump(&bad, batches, &self.data, run_dir) {
             Ok(dir) => bad.dump = Some(dir),
             Err(error) => warn(&mut self.metrics, error),
         }
@@ -446,8 +507,10 @@ impl Run {
     /// What is due after a step.
     fn after_step(&mut self) -> Result<()> {
         // A write that failed is told at once, not when the next is due.
-        let written = self.writer.poll()?;
-        self.remember(written);
+        if let Some(writer) = &mut self.writer {
+            let written = writer.poll()?;
+            self.remember(written);
+        }
         if let Some(mirror) = &mut self.mirror {
             let messages = mirror.messages();
             messages.iter().for_each(|text| self.metrics.message(text));
@@ -502,7 +565,7 @@ impl Run {
         let samples = sample(&self.training, &self.data, config, ends, &self.stop)?;
         samples
             .iter()
-            .try_for_each(|sample| Ok(self.metrics.sample(sample)?))
+            .try_for_each(|sample| self.metrics.sample(sample))
     }
 
     fn save(&mut self) -> Result<()> {
@@ -527,22 +590,27 @@ impl Run {
         };
         let (ids, files) = (&self.token_ids, &self.tokenizer_files);
         let snapshot = snapshot(&self.training, &*self.trainer, state, ids, files)?;
-        self.writer.submit(snapshot)?;
+        match &mut self.writer {
+            Some(writer) => drop(writer.submit(snapshot)?),
+            None => tt_checkpoint::read_along(snapshot, &self.config.checkpoint)?,
+        }
         self.saved = Some(self.training.step);
         Ok(())
     }
 
     /// Waits until what was handed to the writer is on disk.
     fn wait(&mut self) -> Result<()> {
-        let written = self.writer.wait()?;
-        self.remember(written);
+        if let Some(writer) = &mut self.writer {
+            let written = writer.wait()?;
+            self.remember(written);
+        }
         Ok(())
     }
 
     fn remember(&mut self, written: Option<Saved>) {
         if let Some(saved) = written {
-            if let Some(mirror) = &mut self.mirror {
-                let hold = self.writer.hold(saved.step);
+            if let (Some(mirror), Some(writer)) = (&mut self.mirror, &self.writer) {
+                let hold = writer.hold(saved.step);
                 mirror.take(saved.step, saved.dir.clone(), hold);
             }
             self.checkpoint = Some(saved.dir);
@@ -550,8 +618,7 @@ impl Run {
     }
 
     fn end(&mut self) -> Result<Outcome> {
-        let is_stopped = self.stop.is_requested();
-        if self.training.step == 0 && !is_stopped {
+        if self.training.step == 0 && !self.is_stopped {
             return Err(Error::NoData);
         }
         let final_val_loss = if self.is_done() {

@@ -3,21 +3,33 @@
 use std::ops::Range;
 
 use tt_checkpoint::{Dtype, SourceError, TensorSource};
+use tt_sharding::{Pieces, Sharded};
 use tt_tensor::{DType, Parameter, Shard, Tensor, WithDType};
+
+use crate::error::Result;
 
 pub(crate) struct SavedTensor {
     value: Tensor,
     shard: Shard,
+    /// Where several ranks have it.
+    pieces: Option<Pieces>,
 }
 
 impl SavedTensor {
     /// `value` is the part `shard` of what is saved.
-    pub(crate) fn new(value: Tensor, shard: Shard) -> Self {
-        Self { value, shard }
+    ///
+    /// Of `ranks` that share a model, all do this together, and read the same ranges in the same order.
+    pub(crate) fn new(value: Tensor, shard: Shard, ranks: Option<&Sharded>) -> Result<Self> {
+        let pieces = ranks.map(|ranks| Pieces::new(value.clone(), &shard, ranks.world()));
+        Ok(Self {
+            pieces: pieces.transpose()?,
+            value,
+            shard,
+        })
     }
 
-    pub(crate) fn of(parameter: &Parameter) -> Self {
-        Self::new(parameter.value(), parameter.shard().clone())
+    pub(crate) fn of(parameter: &Parameter, ranks: Option<&Sharded>) -> Result<Self> {
+        Self::new(parameter.local(), parameter.shard().clone(), ranks)
     }
 
     fn is_bf16(&self) -> bool {
@@ -53,9 +65,17 @@ impl TensorSource for SavedTensor {
         self.shard.shape()
     }
 
-    fn read(&self, range: Range<usize>, out: &mut Vec<u8>) -> Result<(), SourceError> {
+    fn read(&self, range: Range<usize>, out: &mut Vec<u8>) -> std::result::Result<(), SourceError> {
         let width = self.dtype().bitsize() / 8;
         let elements = range.start / width..range.end / width;
+        if let Some(pieces) = &self.pieces {
+            if self.is_bf16() {
+                pieces.append::<half::bf16>(elements, out)?;
+            } else {
+                pieces.append::<f32>(elements, out)?;
+            }
+            return Ok(());
+        }
         let local = self.shard.local(elements);
         let local = local.ok_or("a part of it is held by another rank")?;
         if self.is_bf16() {
@@ -77,7 +97,7 @@ mod tests {
     fn a_part_is_read_where_the_whole_has_it() {
         let shard = Shard::new([4, 2], vec![1..3, 0..2]).unwrap();
         let value = Tensor::from_slice(&[2f32, 3., 4., 5.], (2, 2), Device::Cpu).unwrap();
-        let saved = SavedTensor::new(value, shard);
+        let saved = SavedTensor::new(value, shard, None).unwrap();
         assert_eq!((saved.shape(), saved.num_bytes()), (&[4, 2][..], 32));
         let mut bytes = Vec::new();
         saved.read(12..24, &mut bytes).unwrap();

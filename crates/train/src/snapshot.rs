@@ -27,16 +27,17 @@ pub(crate) fn snapshot(
     token_ids: &TokenIds,
     tokenizer_files: &[PathBuf],
 ) -> Result<Snapshot<SavedTensor>> {
+    let ranks = training.ranks.as_deref();
     let (adapter_config, model) = match &training.adapter {
-        Some(adapted) => adapted.saved(&training.params)?,
-        None => (Value::Null, whole_model(training)),
+        Some(adapted) => adapted.saved(&training.params, ranks)?,
+        None => (Value::Null, whole_model(training)?),
     };
     training.optimizers.check_slots()?;
     let slots = training.optimizers.slots().map(|(name, slot)| {
         let key = slot_key(name, &slot.parameter, slot.name);
-        (key, SavedTensor::new(slot.value, slot.shard))
+        Ok((key, SavedTensor::new(slot.value, slot.shard, ranks)?))
     });
-    let optimizer = slots.collect();
+    let optimizer = slots.collect::<Result<_>>()?;
     let mut config = training.model.hf_config();
     if let Value::Object(config) = &mut config {
         config.extend(token_ids.config().clone());
@@ -58,11 +59,14 @@ pub(crate) fn snapshot(
     })
 }
 
-fn whole_model(training: &Training) -> TensorMap<SavedTensor> {
+fn whole_model(training: &Training) -> Result<TensorMap<SavedTensor>> {
     let (names, params) = (training.model.tensor_names(), training.params.iter());
-    params
-        .map(|(spec, parameter)| (names.saved(&spec.path), SavedTensor::of(parameter)))
-        .collect()
+    let ranks = training.ranks.as_deref();
+    let saved = params.map(|(spec, parameter)| {
+        let tensor = SavedTensor::of(parameter, ranks)?;
+        Ok((names.saved(&spec.path), tensor))
+    });
+    saved.collect()
 }
 
 /// Takes up a checkpoint: parameters are loaded by the caller, the rest here.

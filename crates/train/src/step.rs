@@ -52,7 +52,9 @@ impl Training {
         micro_batches: &[Batch],
         loss: impl Fn(&Forward, &dyn Model, &DeviceBatch) -> Result<Loss>,
     ) -> Result<Totals> {
-        let seed = self.guard.backward_seed(micro_batches);
+        let targets = self.reduce.num_targets(num_targets(micro_batches))?;
+        let seed = self.guard.backward_seed(targets);
+        let share = self.reduce.share();
         self.tape.set_loss_scale(seed);
         let mut totals: Option<Totals> = None;
         for (micro, batch) in micro_batches.iter().enumerate() {
@@ -61,11 +63,12 @@ impl Training {
                 return Err(Error::Stopped);
             }
             let begun = Instant::now();
-            let fwd = self.forward(&self.tape, self.step, micro);
+            let fwd = self.forward(&self.tape, self.step, share.index(micro));
             let batch = DeviceBatch::upload(batch, self.device)?;
             let part = loss(&fwd, &*self.model, &batch)?.checked()?;
             let forward_done = Instant::now();
             backward(&self.tape, &part.sum, seed)?;
+            self.reduce.end_pass();
             self.times.forward += forward_done - begun;
             self.times.backward += forward_done.elapsed();
             totals = Some(match totals {
@@ -94,7 +97,14 @@ impl Training {
         if self.without_gradient.is_none() {
             self.without_gradient = Some(self.idle_parameters());
         }
-        let squares = fused::sum_squares(self.device, count, self.gradients())?;
+        let counted = || {
+            let params = self.params.iter().filter(|(_, it)| self.reduce.counts(it));
+            params.filter_map(|(_, it)| it.grad())
+        };
+        let squares = match counted().count() {
+            0 => Tensor::zeros(1, self.device)?,
+            count => fused::sum_squares(self.device, count, counted())?,
+        };
         let squares = self.reduce.sum_squares(squares)?;
         let (grad_scale, grad_norm) =
             fused::clip_scale(&squares, &totals.divisor()?, self.clipping.max_norm)?;
@@ -188,6 +198,7 @@ impl Training {
         for (_, parameter) in self.params.iter() {
             parameter.take_grad();
         }
+        self.reduce.forget();
     }
 
     /// Those to be trained on which no loss of the step depends.
@@ -201,6 +212,11 @@ impl Training {
     fn gradients(&self) -> impl Iterator<Item = Tensor> {
         self.params.iter().filter_map(|(_, p)| p.grad())
     }
+}
+
+/// Labels that the loss counts.
+pub(crate) fn num_targets(batches: &[Batch]) -> usize {
+    batches.iter().map(|batch| batch.num_targets).sum()
 }
 
 /// Gradients of `seed` times the loss.

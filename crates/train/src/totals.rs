@@ -1,6 +1,6 @@
 //! What a step adds up, on the device, and its numbers on the host.
 
-use tt_tensor::Tensor;
+use tt_tensor::{Device, Tensor};
 
 use crate::error::{Error, Result};
 use crate::loss::{Loss, Mean};
@@ -69,6 +69,26 @@ impl Totals {
             scalars: scalars.collect::<Result<_>>()?,
             seed: self.seed,
         })
+    }
+
+    /// Those of nothing.
+    pub(crate) fn zero(device: Device) -> Result<Self> {
+        Ok(Self {
+            loss: Tensor::zeros((), device)?,
+            weight: Tensor::zeros((), device)?,
+            scalars: Vec::new(),
+            seed: 1.0,
+        })
+    }
+
+    /// All that is summed.
+    pub(crate) fn sums_mut(&mut self) -> Vec<&mut Tensor> {
+        let scalars = self.scalars.iter_mut();
+        let scalars = scalars.flat_map(|it| std::iter::once(&mut it.sum).chain(it.weight.as_mut()));
+        [&mut self.loss, &mut self.weight]
+            .into_iter()
+            .chain(scalars)
+            .collect()
     }
 
     /// What the gradients are divided by to be those of the mean loss.

@@ -6,11 +6,12 @@ use std::time::Duration;
 use tt_models::{Checked, Model};
 use tt_nn::{Forward, ParamTree, Recompute};
 use tt_optimizers::Optimizers;
+use tt_sharding::Sharded;
 use tt_tensor::{Device, GradientHook, Precision, Seed, Tape};
 
 use crate::adapted::Adapted;
 use crate::guard::StepGuard;
-use crate::reduce::{Local, Reduce};
+use crate::reduce::{Local, Ranks, Reduce};
 use crate::stop::StopFlag;
 
 /// Model, parameters, optimizers and position of a run.
@@ -41,6 +42,8 @@ pub struct Training {
     pub guard: StepGuard,
     /// Brings this rank's part of a step together with the others'.
     pub reduce: Box<dyn Reduce>,
+    /// The ranks that share the parameters, if there are several.
+    pub(crate) ranks: Option<Arc<Sharded>>,
     /// Asks for the end of the run, in the middle of a step too.
     pub stop: StopFlag,
     /// Parameters that the first step of this process had no gradient for, until they are told.
@@ -92,11 +95,27 @@ impl Training {
             step: 0,
             guard: StepGuard::default(),
             reduce: Box::new(Local),
+            ranks: None,
             stop: StopFlag::default(),
             without_gradient: None,
             tape: Tape::new(),
             times: StepTimes::default(),
         }
+    }
+
+    /// Shares every step with other ranks. `params` are those of `ranks`, which gather them.
+    pub fn share_with(&mut self, ranks: Arc<Sharded>) {
+        self.reduce = Box::new(Ranks(ranks.clone()));
+        if ranks.sums_at_once() {
+            let ranks = ranks.clone();
+            self.on_gradient(Arc::new(move |parameter| Ok(ranks.sum_now(parameter)?)));
+        }
+        self.ranks = Some(ranks);
+    }
+
+    /// Those that share the parameters, if there are several.
+    pub fn ranks(&self) -> Option<&Arc<Sharded>> {
+        self.ranks.as_ref()
     }
 
     /// Calls `hook` with each parameter whose gradient for a micro-batch is complete.

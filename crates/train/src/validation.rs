@@ -1,6 +1,7 @@
 //! What is looked at on the way: the validation loss, and continuations of validation rows.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use tt_collators::{Batch, Pipeline};
 use tt_engine::{Limits, Sampler, Sampling, generate_while};
@@ -41,12 +42,13 @@ pub(crate) fn validate(
         None => Ok(Totals::new(part, 1.0)),
         Some(so_far) => so_far.plus(part),
     };
-    for batch in batches {
-        if stop.is_requested() {
+    let reduce = &*training.reduce;
+    for batch in reduce.share().of(batches) {
+        if reduce.is_stopped(stop.is_requested())? {
             return Ok(None);
         }
         let part = batch.part;
-        let batch = DeviceBatch::upload(batch, training.device)?;
+        let batch = DeviceBatch::upload(&batch, training.device)?;
         let loss = trainer.loss(&fwd, &*training.model, &batch)?.checked()?;
         let sums = |loss: &Loss| Loss {
             sum: loss.sum.clone(),
@@ -64,6 +66,18 @@ pub(crate) fn validate(
             let so_far = of_parts.remove(&part);
             of_parts.insert(part, add(so_far, of_part)?);
         }
+        reduce.end_pass();
+    }
+    reduce.forget();
+    // Another rank may have batches of parts of which this has none.
+    for part in batches.iter().filter_map(|batch| batch.part) {
+        if let Entry::Vacant(vacant) = of_parts.entry(part) {
+            vacant.insert(Totals::zero(training.device)?);
+        }
+    }
+    let all = totals.iter_mut().chain(&mut cross_entropies);
+    for sums in all.chain(of_parts.values_mut()) {
+        reduce.totals(sums)?;
     }
     let Some(totals) = totals else {
         return Ok(Some(Validation {
@@ -145,9 +159,16 @@ pub(crate) fn sample(
         let seed = Seed::new(0).fold_str("samples").fold(i as u64);
         let mut sampler = Sampler::new(sampling, seed);
         let (model, params) = (&*training.model, &training.params);
-        let go_on = |_| !stop.is_requested();
-        let tokens = generate_while(model, params, prompt, &mut sampler, &limits, go_on)?;
-        if stop.is_requested() {
+        // Of several ranks all see the same tokens, as they have gathered the same weights, and stop at the same one.
+        let mut stopped = Ok(false);
+        let go_on = |_| {
+            stopped = training.reduce.is_stopped(stop.is_requested());
+            matches!(stopped, Ok(false))
+        };
+        let tokens = generate_while(model, params, prompt, &mut sampler, &limits, go_on);
+        training.reduce.forget();
+        let tokens = tokens?;
+        if stopped? {
             break;
         }
         shown.push(Sample {

@@ -3,7 +3,7 @@
 use tt_checkpoint::{Allow, StrictError, Weights};
 use tt_models::Model;
 use tt_nn::{ParamSpec, ParamTree};
-use tt_tensor::{Device, Tensor};
+use tt_tensor::{Device, Shard, Tensor};
 
 use crate::error::{Error, Result};
 
@@ -27,14 +27,27 @@ pub fn check_weights(model: &dyn Model, weights: &Weights) -> std::result::Resul
 /// Loads every parameter of `model`, as f32. Errors: every missing, unexpected or misshapen tensor at once; a second copy
 /// of a tied weight that differs.
 pub fn load_params(model: &dyn Model, weights: &Weights, device: Device) -> Result<ParamTree> {
-    load_params_with(model, weights, device, |_, value| Ok(value))
+    load_params_with(model, weights, device, &ParamSpec::whole, |_, value| {
+        Ok(value)
+    })
 }
 
-/// Like [`load_params`], each value changed by `hold` before the next is read.
+/// Like [`load_params`], of each parameter the part that `shard` says.
+pub fn load_parts(
+    model: &dyn Model,
+    weights: &Weights,
+    device: Device,
+    shard: &dyn Fn(&ParamSpec) -> Shard,
+) -> Result<ParamTree> {
+    load_params_with(model, weights, device, shard, |_, value| Ok(value))
+}
+
+/// Like [`load_parts`], each value changed by `hold` before the next is read.
 pub(crate) fn load_params_with(
     model: &dyn Model,
     weights: &Weights,
     device: Device,
+    shard: &dyn Fn(&ParamSpec) -> Shard,
     hold: impl Fn(&ParamSpec, Tensor) -> tt_tensor::Result<Tensor>,
 ) -> Result<ParamTree> {
     check_weights(model, weights).map_err(Box::new)?;
@@ -42,14 +55,14 @@ pub(crate) fn load_params_with(
     let (names, specs) = (model.tensor_names(), model.params());
     let mut values = Vec::new();
     let mut failed = None;
-    let params = ParamTree::build(&specs, |spec| {
+    let params = ParamTree::build_sharded(&specs, shard, |spec, shard| {
         let name = names.found(&spec.path, |name| weights.contains(name));
-        if let Err(error) = weights.read_f32(&name, &mut values) {
+        if let Err(error) = weights.read_f32_runs(&name, shard.runs(), &mut values) {
             // ParamTree knows no files: hold the error back and let the tree end early.
             failed.get_or_insert(error);
             values.clear();
         }
-        let value = Tensor::from_slice(&values, spec.shape.clone(), device)?;
+        let value = Tensor::from_slice(&values, shard.local_shape(), device)?;
         Ok(hold(spec, value)?)
     });
     match failed {

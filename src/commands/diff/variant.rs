@@ -29,6 +29,11 @@ impl Variant {
             let invocation = invocation.with(overrides)?;
             let setup = Setup::read(&invocation)?;
             setup.check(&invocation.composition)?;
+            if setup.config.num_ranks() > 1 {
+                let ranks = invocation.composition.section("device.ranks");
+                let why = "steps are compared of one rank only, yet";
+                return Err(ranks.error(why.to_owned()).into());
+            }
             Ok((invocation.composition, setup))
         };
         let named = |problems: Diagnostics| {
@@ -75,7 +80,15 @@ impl Variant {
         // The length of a run changes rates alone, and counting it may take reading all of the data.
         let run_length = Some(self.setup.trainer_config.max_steps.unwrap_or(1000));
         let stop = StopFlag::default();
-        let job = job::assemble(self.setup, &self.composition, data, None, run_length, stop)?;
+        let job = job::assemble(
+            self.setup,
+            &self.composition,
+            data,
+            None,
+            run_length,
+            stop,
+            None,
+        )?;
         job.prepare().map_err(Failure::from)
     }
 

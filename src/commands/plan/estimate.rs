@@ -4,7 +4,11 @@
 //! figures. Rows count as full, of `data.sequence_length` tokens; the data set is opened only to count the steps of
 //! `trainer.num_epochs`.
 
+use std::sync::Arc;
+
 use tt_config::Composition;
+use tt_dist::{Alone, Mesh};
+use tt_sharding::Sharded;
 use tt_tensor::MetaDevice;
 use tt_train::{Footprint, Rehearsal, TrainerConfig};
 
@@ -24,6 +28,8 @@ pub(super) struct Estimate {
     /// Of the run; `None` where its epochs decide, see [`steps`].
     pub(super) steps: Option<u64>,
     pub(super) footprint: Footprint,
+    /// How its ranks are arranged.
+    pub(super) mesh: Mesh,
     /// Activations of the same run without remat, if it has any.
     pub(super) activations_without_remat: Option<u64>,
 }
@@ -37,6 +43,7 @@ impl Estimate {
         let model = composition.section("model").section("type").text()?;
         let trainer = setup.trainer_config.clone();
         let sequence_length = setup.config.data.sequence_length;
+        let mesh = setup.layout.mesh().clone();
         let footprint = rehearse(setup, composition, true)?;
         let activations_without_remat = if remats {
             let without = rehearse(Setup::read_to_plan(invocation)?, composition, false)?;
@@ -50,6 +57,7 @@ impl Estimate {
             trainer,
             sequence_length,
             footprint,
+            mesh,
             activations_without_remat,
         })
     }
@@ -78,6 +86,15 @@ fn rehearse(
     let batch = setup.batch_spec().map_err(Failure::request)?;
     let meta = MetaDevice::new();
     let params = setup.unallocated_params(meta).map_err(Failure::run)?;
+    let layout = setup.layout.clone();
+    let is_shared = layout.mesh().num_ranks() > 1;
+    let blocks = setup.model.blocks();
+    let ranks = is_shared.then(|| Sharded::new(layout, &params, &blocks, Arc::new(Alone)));
+    let ranks = ranks.transpose().map_err(Failure::run)?;
+    let params = match &ranks {
+        Some(ranks) => params.with_hooks(ranks.clone()),
+        None => params,
+    };
     let Setup {
         config,
         model,
@@ -101,6 +118,7 @@ fn rehearse(
         precision: config.precision.into(),
         sequence_length: config.data.sequence_length,
         batch,
+        ranks,
     };
     rehearsal.run().map_err(Failure::run)
 }

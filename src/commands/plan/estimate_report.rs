@@ -2,6 +2,7 @@
 
 use indexmap::IndexMap;
 use serde_json::{Value, json};
+use tt_dist::Axis;
 use tt_report::number::{self, bytes};
 use tt_report::{Column, Table};
 
@@ -43,7 +44,7 @@ impl Estimate {
         let tokens = (self.trainer.global_batch_size * self.sequence_length) as u64;
         Work {
             tokens_per_step: tokens,
-            flops_per_step: self.footprint.flops_per_step,
+            flops_per_step: self.footprint.flops_per_step * self.mesh.num_ranks() as u64,
             model_flops_per_step: 6 * self.parameters().total * tokens,
             steps: self.steps,
         }
@@ -110,10 +111,33 @@ pub(super) fn table(estimate: &Estimate, fit: Option<&Fit>) -> String {
         None => row("the run", "", "steps until trainer.num_epochs are over"),
     }
 
+    let ranks = estimate.mesh.num_ranks();
+    if ranks > 1 {
+        let axes = Axis::ALL
+            .into_iter()
+            .filter(|&axis| estimate.mesh.size(axis) > 1);
+        let axes = axes.map(|axis| format!("{axis} {}", estimate.mesh.size(axis)));
+        row("", "", "");
+        row(
+            "ranks",
+            &ranks.to_string(),
+            &axes.collect::<Vec<_>>().join(", "),
+        );
+        row(
+            "  FLOPs",
+            &count(footprint.flops_per_step),
+            "of each in a step",
+        );
+        let sent = "received by each in a step, to make weights whole";
+        row("  weights", &bytes(footprint.gathered_per_step), sent);
+        let sent = "sent by each in a step, to sum them";
+        row("  gradients", &bytes(footprint.reduced_per_step), sent);
+    }
+
     let without = estimate.activations_without_remat.map(bytes);
     let without = without.map(|bytes| format!("with remat; {bytes} without"));
     row("", "", "");
-    row("memory", "", "");
+    row("memory", "", if ranks > 1 { "of each rank" } else { "" });
     for (name, size, note) in [
         ("  weights", footprint.weights, ""),
         ("  gradients", footprint.gradients, ""),
@@ -138,11 +162,11 @@ pub(super) fn table(estimate: &Estimate, fit: Option<&Fit>) -> String {
     ] {
         row(name, &bytes(size), note);
     }
-    let checkpoint = footprint.saved_weights + footprint.optimizer;
+    let checkpoint = footprint.saved_weights + footprint.saved_optimizer;
     let parts = format!(
         "model {}, optimizer {}",
         bytes(footprint.saved_weights),
-        bytes(footprint.optimizer)
+        bytes(footprint.saved_optimizer)
     );
     row("a checkpoint on disk", &bytes(checkpoint), &parts);
     if let Some(fit) = fit {
@@ -195,6 +219,13 @@ pub(super) fn json(estimate: &Estimate, fit: Option<&Fit>) -> String {
             "flops": work.flops_per_step,
             "model_flops_6nd": work.model_flops_per_step,
         },
+        "ranks": {
+            "count": estimate.mesh.num_ranks(),
+            "axes": Axis::ALL.map(|axis| (axis.name(), estimate.mesh.size(axis))).into_iter().collect::<IndexMap<_, _>>(),
+            "flops": footprint.flops_per_step,
+            "gathered_bytes": footprint.gathered_per_step,
+            "reduced_bytes": footprint.reduced_per_step,
+        },
         "run": {
             "steps": work.steps,
             "tokens": work.steps.map(|steps| steps * work.tokens_per_step),
@@ -213,7 +244,7 @@ pub(super) fn json(estimate: &Estimate, fit: Option<&Fit>) -> String {
         },
         "checkpoint_bytes": {
             "model": footprint.saved_weights,
-            "optimizer": footprint.optimizer,
+            "optimizer": footprint.saved_optimizer,
         },
         "fit": fit.map(fit_json),
     });

@@ -28,6 +28,9 @@ pub(super) struct Changed {
 /// Settings that save memory, the one that changes least first. An option that this program does not have, or that does
 /// not go with the rest of the configuration, is passed over.
 const SAVINGS: &[&[&str]] = &[
+    &["model/sharding=zero1"],
+    &["model/sharding=zero2"],
+    &["model/sharding=zero3"],
     &["model/remat=full"],
     &["precision=bf16"],
     &["trainer.optimizer.kwargs.state_dtype=bf16"],
@@ -65,6 +68,10 @@ fn search(invocation: &Invocation, estimate: &Estimate, memory_bytes: u64) -> Ou
             .enumerate()
             .filter(|(i, _)| chosen >> i & 1 == 1);
         let chosen: Vec<String> = chosen.flat_map(|(_, saving)| saving.clone()).collect();
+        let ways = chosen.iter().filter(|it| it.starts_with("model/sharding="));
+        if ways.count() > 1 {
+            continue; // of one group
+        }
         for rows in micro_batch_sizes(estimate) {
             let mut overrides = chosen.clone();
             if rows != estimate.trainer.micro_batch_size {

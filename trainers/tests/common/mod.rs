@@ -76,6 +76,7 @@ pub fn job_on(device: Device, max_steps: u64) -> TrainJob {
         token_ids: Default::default(),
         resume: None,
         stop: StopFlag::default(),
+        ranks: None,
     }
 }
 

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use serde::Deserialize;
 use tt_adapters::{Lora, Saved};
 use tt_checkpoint::{SavedAdapter, Weights};
+use tt_collators::Batch;
 use tt_engine::{Limits, Sampler, Sampling, generate};
 use tt_models::{Architecture, Decoder, Model, ModelConfig};
 use tt_nn::{Forward, ParamSpec, ParamTree};
 use tt_optimizers::{AdamW, AdamWConfig, CosineOptions, Optimizers, SchedulePlan, Shape};
-use tt_tensor::{Device, Parameter, Precision, Seed};
+use tt_tensor::{Device, Parameter, Precision, Seed, Shard, Tensor};
 use tt_testkit::{Case, CurvePoint, Golden, Tensors, relative_l2};
-use tt_train::{DeviceBatch, Trainer, Training, load_adapter, load_params};
+use tt_train::{DeviceBatch, Trainer, Training, load_adapter, load_params, load_parts};
 use tt_trainers::LMTrainer;
 
 use crate::batches::{at, flat, l2, micro_batches, scalar};
@@ -125,11 +126,16 @@ impl Check {
 
     /// The model's parameters, with the adapter's if there is one.
     pub fn params(&self) -> ParamTree {
-        let params = self.base();
+        self.parts(&ParamSpec::whole)
+    }
+
+    /// Of each parameter the part that `shard` says.
+    pub fn parts(&self, shard: &dyn Fn(&ParamSpec) -> Shard) -> ParamTree {
+        let params = load_parts(&*self.model, &self.weights, self.device, shard).unwrap();
         match &self.adapter {
             Some(Adapter { lora, weights }) => {
                 lora.freeze(&params);
-                load_adapter(lora, &params, weights, self.device).unwrap()
+                load_adapter(lora, &params, weights, self.device, shard).unwrap()
             }
             None => params,
         }
@@ -153,7 +159,11 @@ impl Check {
     }
 
     pub fn training(&self) -> Training {
-        let (hyper, params) = (&self.case.hyperparameters, self.params());
+        self.training_of(self.params())
+    }
+
+    pub fn training_of(&self, params: ParamTree) -> Training {
+        let hyper = &self.case.hyperparameters;
         let adamw = AdamWConfig {
             betas: hyper.betas,
             eps: hyper.eps,
@@ -321,12 +331,18 @@ impl Check {
     }
 
     pub fn curve(&self) {
+        self.curve_of(self.training(), |batches| batches);
+    }
+
+    /// The curve that `training` makes, which is one of several ranks that make it together: `own` are its micro-batches of
+    /// a step's.
+    pub fn curve_of(&self, mut training: Training, own: impl Fn(Vec<Batch>) -> Vec<Batch>) {
         let tolerances = &self.case.tolerances;
-        let (mut trainer, mut training) = (self.trainer(), self.training());
+        let mut trainer = self.trainer();
         let stacked = self.golden.tensors("batches");
         let curve: Vec<CurvePoint> = self.golden.json("curve.json");
         for (i, point) in curve.iter().enumerate() {
-            let batches = micro_batches(&at(&stacked, i));
+            let batches = own(micro_batches(&at(&stacked, i)));
             let output = trainer.train_step(&mut training, &batches).unwrap();
             let numbers = output.numbers;
             let of_step = |what: &str| format!("{what} of step {}", point.step);
@@ -363,7 +379,10 @@ impl Check {
                     .map(|(after, before)| after - before)
                     .collect()
             };
-            let ours = moved(&parameter.value().to_vec::<f32>().unwrap());
+            let values = training
+                .params
+                .with_whole(&parameter, Tensor::to_vec::<f32>);
+            let ours = moved(&values.unwrap().unwrap());
             let reference = moved(&flat(&after[&path]));
             let rel = tolerances.update_rel_l2_exceptions.get(&path);
             let rel = *rel.unwrap_or(&default);

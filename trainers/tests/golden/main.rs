@@ -11,6 +11,7 @@ mod check;
 mod common;
 mod gpt2;
 mod lora;
+mod ranks;
 
 use check::Check;
 use tt_models::{Architecture, LlamaConfig, Qwen2Config, Qwen3Config};

@@ -9,7 +9,7 @@ use tt_cpu::{FusedOps, Write};
 use crate::device::{Backend, common_device, on_device};
 use crate::error::Result;
 use crate::fused::dense;
-use crate::tape::{Saved, record};
+use crate::tape::record;
 use crate::tensor::Tensor;
 
 /// Rows of a table by id: `y[.., :] = weight[ids[..], :]`.
@@ -30,15 +30,14 @@ pub fn embedding(weight: &Tensor, ids: &Tensor) -> Result<Tensor> {
         S::embedding(wr.view()?, ir.view()?, y.of::<S>()?)?
     });
     let y = Tensor::from_output(y, DType::F32, device, dims);
-    let w_saved = Saved::new(&weight);
+    let (dtype, shape) = (weight.dtype, weight.shape().clone());
     record("embedding", &[&weight], y, move |g| {
         let dy = g.output().contiguous()?;
-        let weight = w_saved.get();
-        g.write(0, &weight, |dw, write| {
+        g.write_shaped(0, (dtype, device, &shape), |dw, write| {
             on_device!(device, S, {
                 let dw = S::of_mut(dw)?;
                 if write == Write::Assign {
-                    dw.fill(weight.elem_count(), 0.0)?;
+                    dw.fill(shape.elem_count(), 0.0)?;
                 }
                 let (ir, dyr) = (ids.read(), dy.read());
                 S::embedding_backward(ir.view()?, dyr.view()?, dw)?

@@ -17,6 +17,7 @@ use crate::Loss;
 use crate::error::Result;
 use crate::guard::Verdict;
 use crate::job::Prepared;
+use crate::step::num_targets;
 
 /// What a tensor is to the step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
@@ -105,7 +106,7 @@ pub(super) fn observe<S: Sink>(
 
     let probe = Arc::new(Probe::new(sink));
     let batches = std::slice::from_ref(batch);
-    let seed = training.guard.backward_seed(batches);
+    let seed = training.guard.backward_seed(num_targets(batches));
     let seer = probe.clone();
     training.on_gradient(Arc::new(move |parameter| seer.see_gradient(parameter)));
     let mut totals = training.accumulate(batches, |fwd, model, batch| {

@@ -75,6 +75,7 @@ pub fn job(max_steps: u64, trainer: impl Trainer + 'static, stop: StopFlag) -> T
         token_ids: Default::default(),
         resume: None,
         stop,
+        ranks: None,
     }
 }
 

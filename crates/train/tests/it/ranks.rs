@@ -1,71 +1,19 @@
 //! The part of a step that goes over ranks: two of them, a thread each, make the steps of one that has all the data.
 
-use std::sync::{Arc, Barrier, Mutex};
+use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use tt_collators::Batch;
-use tt_nn::ParamTree;
-use tt_tensor::{Device, Seed, Tensor};
-use tt_train::{Error, Reduce, Result, StepOutput, Totals, Training};
+use tt_dist::{Communicator, Mesh, MeshAxes, threads};
+use tt_nn::{ParamSpec, ParamTree};
+use tt_sharding::{Layout, Sharded, ShardingConfig};
+use tt_tensor::{Device, Seed};
+use tt_train::{Error, Result, StepOutput, Training, Verdict};
 
 use crate::common::{self, plain_loss};
 
 const STEPS: usize = 3;
-
-/// Adds up values of two ranks, in the order of the ranks.
-struct Exchange {
-    values: Mutex<[Vec<f32>; 2]>,
-    barrier: Barrier,
-}
-
-impl Exchange {
-    fn sum(&self, rank: usize, values: Vec<f32>) -> Vec<f32> {
-        self.values.lock().unwrap()[rank] = values;
-        self.barrier.wait();
-        let [a, b] = self.values.lock().unwrap().clone();
-        // Nobody may put in the next before both have read.
-        self.barrier.wait();
-        a.iter().zip(b).map(|(a, b)| a + b).collect()
-    }
-}
-
-struct OfTwo {
-    rank: usize,
-    exchange: Arc<Exchange>,
-}
-
-impl OfTwo {
-    fn sum(&self, tensor: &Tensor) -> Result<Tensor> {
-        let sum = self.exchange.sum(self.rank, tensor.to_vec()?);
-        Ok(Tensor::from_slice(
-            &sum,
-            tensor.shape().clone(),
-            Device::Cpu,
-        )?)
-    }
-}
-
-impl Reduce for OfTwo {
-    fn is_stopped(&self, this_rank: bool) -> Result<bool> {
-        let asked = vec![f32::from(u8::from(this_rank))];
-        Ok(self.exchange.sum(self.rank, asked)[0] > 0.0)
-    }
-
-    fn totals(&self, totals: &mut Totals) -> Result<()> {
-        totals.loss = self.sum(&totals.loss)?;
-        totals.weight = self.sum(&totals.weight)?;
-        Ok(())
-    }
-
-    fn gradients(&self, params: &ParamTree) -> Result<()> {
-        for (_, parameter) in params.iter() {
-            if let Some(grad) = parameter.take_grad() {
-                parameter.set_grad(self.sum(&grad)?);
-            }
-        }
-        Ok(())
-    }
-}
 
 fn training() -> Training {
     let model = common::model(0.0);
@@ -87,45 +35,80 @@ fn batches() -> Vec<Batch> {
     std::iter::repeat_with(batch).take(2 * STEPS).collect()
 }
 
-/// Runs `rank` on a thread for each of two ranks.
-fn on_two_ranks<T: Send>(run: impl Fn(usize, &mut Training) -> T + Sync) -> [T; 2] {
-    let exchange = Arc::new(Exchange {
-        values: Mutex::default(),
-        barrier: Barrier::new(2),
-    });
+/// The presets by the key that tells them apart.
+const PRESETS: [&str; 4] = [
+    r#"{}"#,
+    r#"{"every": "fsdp"}"#,
+    r#"{"every": "fsdp", "reduce": "micro_batch"}"#,
+    r#"{"every": "fsdp", "reduce": "micro_batch", "gather": "block"}"#,
+];
+
+/// The run as a rank of `world` has it.
+fn shared(preset: &str, world: Arc<dyn Communicator>) -> Training {
+    let model = common::model(0.0);
+    let config: ShardingConfig = serde_json::from_str(preset).unwrap();
+    let fsdp = MeshAxes {
+        fsdp: -1,
+        ..MeshAxes::default()
+    };
+    let mesh = Mesh::new(&fsdp, &MeshAxes::default(), world.size()).unwrap();
+    let specs = model.params();
+    let layout = Layout::new(&config, &specs, str::to_owned, &[], |_| false, &mesh).unwrap();
+    let shard = |spec: &ParamSpec| layout.shard(spec, world.rank());
+    let params = ParamTree::init_sharded(&specs, Seed::new(1), Device::Cpu, &shard).unwrap();
+    let ranks = Sharded::new(layout.clone(), &params, &model.blocks(), world).unwrap();
+    let params = params.with_hooks(ranks.clone());
+    let optimizers = common::optimizers(&params, STEPS as u64);
+    let mut training = Training::new(model, params, optimizers, Seed::new(1), Device::Cpu);
+    training.share_with(ranks);
+    training
+}
+
+/// Runs `run` on a thread for each of `size` ranks.
+fn on_ranks<T: Send>(
+    size: usize,
+    preset: &str,
+    run: impl Fn(usize, &mut Training) -> T + Sync,
+) -> Vec<T> {
     thread::scope(|scope| {
-        let start = |rank| {
-            let (exchange, run) = (exchange.clone(), &run);
-            scope.spawn(move || {
-                let mut training = training();
-                training.reduce = Box::new(OfTwo { rank, exchange });
-                run(rank, &mut training)
-            })
+        let run = &run;
+        let start = |world: Arc<dyn Communicator>| {
+            scope.spawn(move || run(world.rank(), &mut shared(preset, world)))
         };
-        let [a, b] = [0, 1].map(start);
-        [a.join().unwrap(), b.join().unwrap()]
+        let ranks = threads::group(size, Some(Duration::from_secs(60)));
+        let handles: Vec<_> = ranks.into_iter().map(start).collect();
+        handles.into_iter().map(|it| it.join().unwrap()).collect()
     })
 }
 
 #[test]
-fn two_ranks_make_the_steps_of_one() {
+fn ranks_make_the_steps_of_one_whatever_they_share() {
     let batches = batches();
     let mut alone = training();
     let expected: Vec<_> = batches
         .chunks(2)
         .map(|batches| step(&mut alone, batches).unwrap().numbers)
         .collect();
-    let of_ranks = on_two_ranks(|rank, training| {
-        let steps = batches.chunks(2).map(|batches| {
-            let own = std::slice::from_ref(&batches[rank]);
-            step(training, own).unwrap().numbers
-        });
-        steps.collect::<Vec<_>>()
-    });
-    assert_eq!(of_ranks[0], of_ranks[1]);
-    for (got, expected) in of_ranks[0].iter().zip(&expected) {
-        assert!((got.loss - expected.loss).abs() < 1e-6 * expected.loss);
-        assert!((got.grad_norm - expected.grad_norm).abs() < 1e-5 * expected.grad_norm);
+    // Of three, one has no rows.
+    for size in [2, 3] {
+        for preset in PRESETS {
+            let of_ranks = on_ranks(size, preset, |_, training| {
+                let share = training.reduce.share();
+                let steps = batches.chunks(2).map(|batches| {
+                    let own = share.take(batches.to_vec(), drop);
+                    step(training, &own).unwrap().numbers
+                });
+                steps.collect::<Vec<_>>()
+            });
+            for of_rank in &of_ranks {
+                assert_eq!(of_rank, &of_ranks[0], "all judge by the same numbers");
+            }
+            for (got, expected) in of_ranks[0].iter().zip(&expected) {
+                assert!((got.loss - expected.loss).abs() < 1e-6 * expected.loss);
+                let error = (got.grad_norm - expected.grad_norm).abs();
+                assert!(error < 1e-5 * expected.grad_norm, "{preset} on {size}");
+            }
+        }
     }
     assert!(expected[2].loss < expected[0].loss);
 }
@@ -133,7 +116,7 @@ fn two_ranks_make_the_steps_of_one() {
 #[test]
 fn a_stop_asked_of_one_rank_breaks_off_the_step_of_both() {
     let batches = batches();
-    let ended = on_two_ranks(|rank, training| {
+    let ended = on_ranks(2, PRESETS[3], |rank, training| {
         if rank == 1 {
             training.stop.request();
         }
@@ -142,4 +125,56 @@ fn a_stop_asked_of_one_rank_breaks_off_the_step_of_both() {
         (is_stopped, training.step)
     });
     assert_eq!(ended, [(true, 0); 2]);
+}
+
+#[test]
+fn a_gradient_that_is_not_finite_on_one_rank_moves_none() {
+    let batches = batches();
+    let ended = on_ranks(2, PRESETS[3], |rank, training| {
+        let own = std::slice::from_ref(&batches[rank]);
+        let totals = training.accumulate(own, |fwd, model, batch| {
+            let mut loss = plain_loss(fwd, model, batch)?;
+            if rank == 1 {
+                loss.sum = loss.sum.affine(f64::NAN, 0.0)?;
+            }
+            Ok(loss)
+        });
+        let mut totals = totals.unwrap();
+        training.reduce(&mut totals).unwrap();
+        let judgement = training.judge(&totals).unwrap();
+        let before: Vec<_> = values(training);
+        let output = training.take_step(judgement).unwrap();
+        (output.verdict, values(training) == before)
+    });
+    for (verdict, has_stayed) in ended {
+        assert!(matches!(verdict, Verdict::Stop(_)), "{verdict:?}");
+        assert!(has_stayed);
+    }
+}
+
+fn values(training: &Training) -> Vec<Vec<f32>> {
+    let params = training.params.iter();
+    params.map(|(_, it)| it.local().to_vec().unwrap()).collect()
+}
+
+#[test]
+fn a_rank_that_fails_in_the_middle_of_a_step_ends_that_of_the_other() {
+    let batches = batches();
+    let ended = on_ranks(2, PRESETS[3], |rank, training| {
+        let own = std::slice::from_ref(&batches[rank]);
+        let made = training.accumulate(own, |fwd, model, batch| {
+            if rank == 1 {
+                let why = "a fault of its own".to_owned();
+                return Err(Error::Trainer(why));
+            }
+            plain_loss(fwd, model, batch)
+        });
+        let error = made.err().unwrap().to_string();
+        if rank == 1 {
+            let world = training.ranks().unwrap().world().clone();
+            world.fail(&error);
+        }
+        error
+    });
+    assert!(ended[0].contains("rank 1 has failed: the trainer: a fault of its own"));
 }

@@ -1,0 +1,132 @@
+//! A parameter of which ranks have parts: how it is put together, and how its gradient is summed.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use half::{bf16, f16};
+use tt_dist::Communicator;
+use tt_tensor::{DType, Device, Parameter, Shard, Tensor, WithDType};
+
+use crate::error::Result;
+
+/// A parameter of which this rank has a part.
+#[derive(Clone)]
+pub(crate) struct Shared {
+    pub(crate) parameter: Arc<Parameter>,
+    /// Those that have the other parts.
+    pub(crate) owners: Arc<dyn Communicator>,
+    /// The same, to gather in another order than sums are made.
+    pub(crate) gatherers: Arc<dyn Communicator>,
+    /// Those that have the same part.
+    pub(crate) replicas: Arc<dyn Communicator>,
+    /// How many have it: a rehearsed rank has none to ask.
+    pub(crate) num_replicas: usize,
+    /// By rank of `owners`.
+    pub(crate) parts: Arc<[Shard]>,
+}
+
+/// What ranks have sent each other.
+#[derive(Debug, Default)]
+pub(crate) struct Traffic {
+    pub(crate) gathered_bytes: AtomicUsize,
+    pub(crate) reduced_bytes: AtomicUsize,
+}
+
+impl Traffic {
+    pub(crate) fn count_gathered(&self, elements: usize, of: &Tensor) {
+        let bytes = elements * of.dtype().size_in_bytes();
+        self.gathered_bytes.fetch_add(bytes, Relaxed);
+    }
+
+    pub(crate) fn count_reduced(&self, elements: usize, of: &Tensor) {
+        let bytes = elements * of.dtype().size_in_bytes();
+        self.reduced_bytes.fetch_add(bytes, Relaxed);
+    }
+}
+
+impl Shared {
+    /// The whole of the parts that the ranks have.
+    pub(crate) fn whole(&self) -> Result<Tensor> {
+        let own = self.parameter.local();
+        match own.dtype() {
+            DType::BF16 => self.whole_of::<bf16>(&own),
+            DType::F16 => self.whole_of::<f16>(&own),
+            _ => self.whole_of::<f32>(&own),
+        }
+    }
+
+    fn whole_of<T>(&self, own: &Tensor) -> Result<Tensor>
+    where
+        T: WithDType + bytemuck::Pod,
+    {
+        let shape = self.parameter.shard().shape();
+        if is_rehearsed(own) {
+            return Ok(Tensor::zeros(shape, own.device())?.to_dtype(own.dtype())?);
+        }
+        let bytes = bytemuck::cast_slice(&own.to_vec::<T>()?).to_vec();
+        let heard = self.gatherers.all_gather(bytes)?;
+        // Others gather it too, from here.
+        if self.parameter.shard().is_whole() {
+            return Ok(own.clone());
+        }
+        let mut whole = vec![T::zeroed(); shape.iter().product()];
+        for (part, bytes) in self.parts.iter().zip(&heard) {
+            let mut rest = bytes.as_slice();
+            for run in part.runs() {
+                let place: &mut [u8] = bytemuck::cast_slice_mut(&mut whole[run]);
+                let (values, more) = rest.split_at(place.len());
+                place.copy_from_slice(values);
+                rest = more;
+            }
+        }
+        Ok(Tensor::from_slice(&whole, shape, own.device())?)
+    }
+
+    /// Elements that this rank hears of others for [`Shared::whole`].
+    pub(crate) fn num_missing(&self) -> usize {
+        let shard = self.parameter.shard();
+        shard.shape().iter().product::<usize>() - num_elements(shard)
+    }
+
+    /// `grad` has the whole shape; gives the own part of its sum over all ranks.
+    pub(crate) fn own_part_of_sum(&self, grad: &Tensor, traffic: &Traffic) -> Result<Tensor> {
+        let shares: Vec<usize> = self.parts.iter().map(num_elements).collect();
+        let own = shares[self.owners.rank()];
+        let sent = grad.elem_count() - own + sent_to_sum(own, self.num_replicas);
+        traffic.count_reduced(sent, grad);
+        let shape = self.parameter.shard().local_shape();
+        if is_rehearsed(grad) {
+            return Ok(Tensor::zeros(shape, grad.device())?);
+        }
+        let values = grad.to_vec::<f32>()?;
+        // The parts one after another.
+        let runs = || self.parts.iter().flat_map(Shard::runs);
+        let mut end = 0;
+        let are_in_order = runs().all(|run| std::mem::replace(&mut end, run.end) == run.start);
+        let by_part = if are_in_order {
+            values
+        } else {
+            runs().flat_map(|run| values[run].to_vec()).collect()
+        };
+        let own = self.owners.reduce_scatter(by_part, &shares)?;
+        let own = match self.num_replicas {
+            1 => own,
+            _ => self.replicas.all_reduce(own)?,
+        };
+        Ok(Tensor::from_slice(&own, shape, grad.device())?)
+    }
+}
+
+fn num_elements(shard: &Shard) -> usize {
+    shard.local_shape().iter().product()
+}
+
+/// Elements that each of `ranks` sends where each sums a part for all.
+pub(crate) fn sent_to_sum(elements: usize, ranks: usize) -> usize {
+    2 * elements * (ranks - 1) / ranks
+}
+
+/// Whether it has no memory.
+pub(crate) fn is_rehearsed(tensor: &Tensor) -> bool {
+    matches!(tensor.device(), Device::Meta(_))
+}

@@ -1,0 +1,146 @@
+//! How the model of a run is spread over its ranks: from `device.ranks`, the meshes and `model.sharding` to a layout.
+
+use tt_config::{Composition, Diagnostics};
+use tt_dist::{Mesh, MeshError};
+use tt_models::Model;
+use tt_nn::ParamSpec;
+use tt_sharding::{Layout, ShardingConfig};
+use tt_train::TrainerConfig;
+
+use crate::config::AppConfig;
+use crate::device::DeviceKind;
+use crate::setup::adapter::Adapter;
+use crate::setup::optimization::PlannedOptimizers;
+
+const KEY: &str = "model.sharding";
+
+/// The layout of `model` over the ranks of the run.
+pub(super) fn layout(
+    config: &AppConfig,
+    composition: &Composition,
+    model: &dyn Model,
+    adapter: Option<&Adapter>,
+    optimizers: &PlannedOptimizers,
+) -> Result<Layout, Diagnostics> {
+    let mesh = Mesh::new(&config.ici_mesh, &config.dcn_mesh, config.num_ranks());
+    let mesh = mesh.map_err(|error: MeshError| {
+        let message = error.to_string();
+        Diagnostics::from(composition.section(&error.key).error(message))
+    })?;
+    let section = composition.section(KEY);
+    let sharding: ShardingConfig = section.extract()?;
+    let refuse = |why: String| Diagnostics::from(section.error(format!("`{KEY}`: {why}")));
+    let modules = tt_models::modules(model).map_err(|error| refuse(error.to_string()))?;
+    let modules: Vec<String> = modules.iter().map(|(path, _)| path.to_string()).collect();
+    let (names, mut params) = (model.tensor_names(), model.params());
+    let trained = match adapter {
+        None => params.clone(),
+        Some(adapter) => {
+            params.extend(adapter.lora.params());
+            adapter.lora.trained()
+        }
+    };
+    let uncut = optimizers.uncut(&trained);
+    let uncut = |spec: &ParamSpec| uncut.contains(&spec.path);
+    let saved = |path: &str| names.saved(path);
+    Layout::new(&sharding, &params, saved, &modules, uncut, &mesh)
+        .map_err(|error| refuse(error.to_string()))
+}
+
+/// What several ranks cannot do yet.
+pub(super) fn check(
+    config: &AppConfig,
+    composition: &Composition,
+    trainer: &TrainerConfig,
+) -> Result<(), Diagnostics> {
+    const RANKS: &str = "device.ranks";
+    let ranks = config.num_ranks();
+    let mut problems = Diagnostics::new();
+    if ranks == 1 {
+        return Ok(());
+    }
+    let mut refuse = |what: &str| {
+        let message = format!("`{RANKS}`: {ranks}: {what} on one rank only, yet");
+        problems.push(composition.section(RANKS).error(message));
+    };
+    if config.device.kind == DeviceKind::Tpu {
+        refuse("device.type=tpu works");
+    }
+    if trainer.optimizer_metrics {
+        refuse("trainer.optimizer_metrics is");
+    }
+    if problems.is_empty() {
+        Ok(())
+    } else {
+        Err(problems)
+    }
+}
+
+/// Smaller micro-batches, where that shares the rows of a step out evenly among the ranks.
+pub(super) fn evenly(trainer: TrainerConfig, layout: &Layout) -> TrainerConfig {
+    let ranks = layout.mesh().num_ranks();
+    let micro = trainer.micro_batch_size;
+    let is_even = |rows: &usize| {
+        micro.is_multiple_of(*rows) && trainer.global_batch_size.is_multiple_of(rows * ranks)
+    };
+    let rows = (1..=micro).rev().find(is_even).unwrap_or(micro);
+    TrainerConfig {
+        micro_batch_size: rows,
+        ..trainer
+    }
+}
+
+/// What a user of several ranks may not expect.
+pub(crate) fn warnings(trainer: &TrainerConfig, layout: &Layout) -> Vec<String> {
+    let ranks = layout.mesh().num_ranks();
+    let count = trainer.global_batch_size / trainer.micro_batch_size.max(1);
+    let mut warnings = Vec::new();
+    if !count.is_multiple_of(ranks) {
+        warnings.push(format!(
+            "warning: {ranks} ranks do not share out {} rows evenly: in a step some compute for nothing; make trainer.global_batch_size a multiple of {ranks}",
+            trainer.global_batch_size
+        ));
+    }
+    if let ([first, more @ ..], true) = (layout.unnamed(), ranks > 1) {
+        let more = match more.len() {
+            0 => String::new(),
+            count => format!(" and {count} more"),
+        };
+        warnings.push(format!(
+            "warning: model.sharding has no path for `{first}`{more}: each rank holds the whole"
+        ));
+    }
+    warnings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_shared_out_evenly_where_they_can_be() {
+        let config = r#"{"every": "fsdp"}"#;
+        let config: ShardingConfig = serde_json::from_str(config).unwrap();
+        let micro = |global: usize, micro: usize, ranks: usize| {
+            let mesh = Mesh::new(&Default::default(), &data(ranks), ranks).unwrap();
+            let layout = Layout::new(&config, &[], str::to_owned, &[], |_| false, &mesh).unwrap();
+            let trainer = serde_json::json!({
+                "type": "lm", "global_batch_size": global, "micro_batch_size": micro,
+            });
+            let trainer = evenly(serde_json::from_value(trainer).unwrap(), &layout);
+            (trainer.micro_batch_size, warnings(&trainer, &layout).len())
+        };
+        assert_eq!(micro(8, 4, 1), (4, 0));
+        assert_eq!(micro(8, 4, 2), (4, 0));
+        assert_eq!(micro(4, 4, 2), (2, 0));
+        assert_eq!(micro(12, 4, 6), (2, 0));
+        assert_eq!(micro(5, 1, 2), (1, 1));
+    }
+
+    fn data(ranks: usize) -> tt_dist::MeshAxes {
+        tt_dist::MeshAxes {
+            data: ranks as i64,
+            ..Default::default()
+        }
+    }
+}
