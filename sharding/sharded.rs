@@ -11,8 +11,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
 use tt_dist::{Axis, Communicator};
-use tt_nn::{Hooks, ModulePath, ParamKind, ParamTree};
-use tt_tensor::{Parameter, Shard, Tensor};
+use tt_nn::{Hooks, ModulePath, ParamKind, ParamSpec, ParamTree};
+use tt_tensor::{DType, Parameter, Precision, Shard, Tensor};
 
 use crate::config::{Gather, Sums};
 use crate::error::Result;
@@ -50,11 +50,13 @@ struct Unit {
 }
 
 impl Sharded {
-    /// `params` hold the parts that `layout` gives this rank of `world`. All ranks do this together.
+    /// `params` hold the parts that `layout` gives this rank of `world`; products of them are made in `precision`. All ranks
+    /// do this together.
     pub fn new(
         layout: Layout,
         params: &ParamTree,
         blocks: &[ModulePath],
+        precision: Precision,
         world: Arc<dyn Communicator>,
     ) -> Result<Arc<Self>> {
         let mut groups = Groups::new(&layout, &*world);
@@ -79,12 +81,14 @@ impl Sharded {
             if spec.kind != ParamKind::Embedding {
                 unit.for_backward.push(shared.len());
             }
+            let in_bf16 = is_rounded(spec, parameter, precision);
             let parameter = Arc::clone(parameter);
             shared.push(Shared {
                 parameter,
                 owners,
                 gatherers,
                 replicas,
+                in_bf16,
                 num_replicas: layout.mesh().num_ranks() / parts.len(),
                 parts,
             });
@@ -233,8 +237,8 @@ impl Sharded {
         let parameter = &self.shared[i].parameter;
         let mut begun = self.begun.lock().expect("no panic while gathering");
         if !parameter.is_gathered() && !begun.contains_key(&i) {
-            let missing = self.shared[i].num_missing();
-            self.traffic.count_gathered(missing, &parameter.local());
+            let missing = self.shared[i].num_missing_bytes();
+            self.traffic.count_gathered(missing);
             begun.insert(i, self.gatherer.gather(&self.shared[i]));
         }
     }
@@ -339,6 +343,15 @@ impl Sharded {
             unit.all.iter().for_each(|&i| self.let_go(i));
         }
     }
+}
+
+/// Whether all that is made of a weight are products of bf16 numbers, so that it may be rounded before.
+fn is_rounded(spec: &ParamSpec, parameter: &Parameter, precision: Precision) -> bool {
+    let is_matrix = matches!(
+        spec.kind,
+        ParamKind::Linear | ParamKind::LinearInOut | ParamKind::Head
+    );
+    is_matrix && precision == Precision::Bf16 && parameter.local().dtype() == DType::F32
 }
 
 /// The unit that a parameter is of.

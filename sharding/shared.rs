@@ -21,6 +21,8 @@ pub(crate) struct Shared {
     pub(crate) replicas: Arc<dyn Communicator>,
     /// How many have it: a rehearsed rank has none to ask.
     pub(crate) num_replicas: usize,
+    /// It is sent rounded to bf16, as it is only used in products that round it so.
+    pub(crate) in_bf16: bool,
     /// By rank of `owners`.
     pub(crate) parts: Arc<[Shard]>,
 }
@@ -33,8 +35,7 @@ pub(crate) struct Traffic {
 }
 
 impl Traffic {
-    pub(crate) fn count_gathered(&self, elements: usize, of: &Tensor) {
-        let bytes = elements * of.dtype().size_in_bytes();
+    pub(crate) fn count_gathered(&self, bytes: usize) {
         self.gathered_bytes.fetch_add(bytes, Relaxed);
     }
 
@@ -48,6 +49,10 @@ impl Shared {
     /// The whole of the parts that the ranks have.
     pub(crate) fn whole(&self) -> Result<Tensor> {
         let own = self.parameter.local();
+        if self.in_bf16 && !is_rehearsed(&own) {
+            let whole = self.whole_of::<bf16>(&own.to_dtype(DType::BF16)?)?;
+            return Ok(whole.to_dtype(own.dtype())?);
+        }
         match own.dtype() {
             DType::BF16 => self.whole_of::<bf16>(&own),
             DType::F16 => self.whole_of::<f16>(&own),
@@ -82,10 +87,13 @@ impl Shared {
         Ok(Tensor::from_slice(&whole, shape, own.device())?)
     }
 
-    /// Elements that this rank hears of others for [`Shared::whole`].
-    pub(crate) fn num_missing(&self) -> usize {
+    /// Bytes that this rank hears of others for [`Shared::whole`].
+    pub(crate) fn num_missing_bytes(&self) -> usize {
         let shard = self.parameter.shard();
-        shard.shape().iter().product::<usize>() - num_elements(shard)
+        let missing = shard.shape().iter().product::<usize>() - num_elements(shard);
+        let own = self.parameter.local().dtype();
+        let sent = if self.in_bf16 { DType::BF16 } else { own };
+        missing * sent.size_in_bytes()
     }
 
     /// `grad` has the whole shape; gives the own part of its sum over all ranks.

@@ -49,7 +49,13 @@ pub(crate) fn assemble(
     let shared = |params: ParamTree| match &world {
         None => Ok((params, None)),
         Some(world) => {
-            let ranks = Sharded::new(layout.clone(), &params, &model.blocks(), world.clone());
+            let ranks = Sharded::new(
+                layout.clone(),
+                &params,
+                &model.blocks(),
+                config.precision.into(),
+                world.clone(),
+            );
             let ranks = ranks.map_err(Failure::run)?;
             Ok((params.with_hooks(ranks.clone()), Some(ranks)))
         }

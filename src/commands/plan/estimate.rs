@@ -88,8 +88,9 @@ fn rehearse(
     let params = setup.unallocated_params(meta).map_err(Failure::run)?;
     let layout = setup.layout.clone();
     let is_shared = layout.mesh().num_ranks() > 1;
-    let blocks = setup.model.blocks();
-    let ranks = is_shared.then(|| Sharded::new(layout, &params, &blocks, Arc::new(Alone)));
+    let (blocks, precision) = (setup.model.blocks(), setup.config.precision.into());
+    let ranks =
+        is_shared.then(|| Sharded::new(layout, &params, &blocks, precision, Arc::new(Alone)));
     let ranks = ranks.transpose().map_err(Failure::run)?;
     let params = match &ranks {
         Some(ranks) => params.with_hooks(ranks.clone()),

@@ -123,7 +123,14 @@ fn on_mesh<C: Architecture>(case: &str, name: &str, data: i64, fsdp: i64) {
 fn as_rank(check: &Check, layout: Layout, world: Arc<dyn Communicator>) {
     let rank = world.rank();
     let params = check.parts(&|spec: &ParamSpec| layout.shard(spec, rank));
-    let ranks = Sharded::new(layout, &params, &check.model.blocks(), world).unwrap();
+    let ranks = Sharded::new(
+        layout,
+        &params,
+        &check.model.blocks(),
+        check.precision,
+        world,
+    )
+    .unwrap();
     let mut training = check.training_of(params.with_hooks(ranks.clone()));
     training.share_with(ranks);
     let share = training.reduce.share();

@@ -8,7 +8,7 @@ use tt_collators::Batch;
 use tt_dist::{Communicator, Mesh, MeshAxes, threads};
 use tt_nn::{ParamSpec, ParamTree};
 use tt_sharding::{Layout, Sharded, ShardingConfig};
-use tt_tensor::{Device, Seed};
+use tt_tensor::{Device, Precision, Seed};
 use tt_train::{Error, Result, StepOutput, Training, Verdict};
 
 use crate::common::{self, plain_loss};
@@ -56,7 +56,14 @@ fn shared(preset: &str, world: Arc<dyn Communicator>) -> Training {
     let layout = Layout::new(&config, &specs, str::to_owned, &[], |_| false, &mesh).unwrap();
     let shard = |spec: &ParamSpec| layout.shard(spec, world.rank());
     let params = ParamTree::init_sharded(&specs, Seed::new(1), Device::Cpu, &shard).unwrap();
-    let ranks = Sharded::new(layout.clone(), &params, &model.blocks(), world).unwrap();
+    let ranks = Sharded::new(
+        layout.clone(),
+        &params,
+        &model.blocks(),
+        Precision::F32,
+        world,
+    )
+    .unwrap();
     let params = params.with_hooks(ranks.clone());
     let optimizers = common::optimizers(&params, STEPS as u64);
     let mut training = Training::new(model, params, optimizers, Seed::new(1), Device::Cpu);
