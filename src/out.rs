@@ -6,7 +6,7 @@ use std::fmt::Display;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use tt_metrics::transcript::keep;
+use tt_metrics::transcript::{Stream, keep};
 
 /// Where what is not an error goes, as a [`Talk`].
 static TALK: AtomicU8 = AtomicU8::new(Talk::Usual as u8);
@@ -30,14 +30,18 @@ pub(crate) fn set_talk(talk: Talk) {
 /// Prints a text as it is.
 pub(crate) fn text(text: impl Display) {
     let text = text.to_string();
-    let _ = match TALK.load(Ordering::Relaxed) {
-        talk if talk == Talk::Usual as u8 => write!(io::stdout(), "{text}"),
-        talk if talk == Talk::Aside as u8 || text.starts_with("warning: ") => {
-            write!(io::stderr(), "{text}")
+    let stream = match TALK.load(Ordering::Relaxed) {
+        talk if talk == Talk::Usual as u8 => {
+            let _ = write!(io::stdout(), "{text}");
+            Stream::Out
         }
-        _ => Ok(()),
+        talk if talk == Talk::Aside as u8 || text.starts_with("warning: ") => {
+            let _ = write!(io::stderr(), "{text}");
+            Stream::Err
+        }
+        _ => Stream::Out,
     };
-    keep(&text);
+    keep(stream, &text);
 }
 
 /// Prints a line or more; see [`legible`].
@@ -49,7 +53,7 @@ pub(crate) fn line(line: impl Display) {
 pub(crate) fn error_line(line: impl Display) {
     let line = format!("{}\n", legible(&line.to_string()));
     let _ = write!(io::stderr(), "{line}");
-    keep(&line);
+    keep(Stream::Err, &line);
 }
 
 /// Control characters as they are written in Rust, but for ends of lines and tabs: what a user has given, or a file, shall be

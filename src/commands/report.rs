@@ -27,7 +27,10 @@ pub(crate) fn run(folders: &[String], options: &Options) -> Result<ExitCode, Fai
         runs.extend(found);
     }
     let path = match &runs[..] {
-        [run] => report::write_run(run, options.x_is_log).map_err(Failure::Run)?,
+        [run] => {
+            let (page, _) = report::write_run(run, options.x_is_log).map_err(Failure::Run)?;
+            page
+        }
         runs => {
             // Of a sweep, in its folder.
             let to = match folders {

@@ -15,7 +15,7 @@ use tt_metrics::transcript::{self, CONSOLE_LOG};
 use tt_metrics::{Jsonl, Metrics, Progress, RunInfo, Sink, Truncation};
 use tt_nn::ParamTree;
 use tt_run::ending::{advice, closing_lines, command_line, write_summary};
-use tt_run::run_dir::{METRICS, SAMPLES};
+use tt_run::run_dir::{HISTOGRAMS, METRICS, SAMPLES};
 use tt_run::{
     Decision, Entered, HeldFolder, OutputDir, Resume, RunDir, RunRequest, Segment, Start,
 };
@@ -96,6 +96,8 @@ fn train(
     }
     let sinks = std::mem::take(&mut setup.sinks);
     let with_report = setup.config.logging.report;
+    let histogram_interval = setup.config.logging.histogram_interval;
+    let histogram_interval = histogram_interval.filter(|&steps| steps > 0);
     let mut run = RunInfo {
         name: setup.config.name.clone(),
         project: setup.config.project.clone(),
@@ -167,10 +169,31 @@ fn train(
             baselines.unigram_nats, baselines.bigram_nats
         ));
         out::line(format!("run folder {}", run_dir.path().display()));
-        let metrics = open_metrics(&run, sinks)?;
+        let metrics = open_metrics(&run, sinks, histogram_interval.is_some())?;
+        let mut summary = Ok(());
         let outcome = prepared
             .with_mirror(push.as_ref().map(Push::mirror))
-            .run(run_dir.path(), metrics)
+            .with_histograms(histogram_interval)
+            .run_with(run_dir.path(), metrics, |outcome, metrics| {
+                if let Ok(outcome) = outcome {
+                    report_fallbacks(device);
+                    summary = write_summary(outcome, &baselines, &run_dir);
+                }
+                // Also in failure: the curves of a run that failed are looked at first of all.
+                let page = with_report
+                    .then(|| write_report(run_dir.path(), metrics))
+                    .flatten();
+                if let (Ok(outcome), Ok(())) = (outcome, &summary) {
+                    out::text(closing_lines(
+                        outcome,
+                        &baselines,
+                        &run_dir,
+                        arguments,
+                        stretches,
+                        page.as_deref(),
+                    ));
+                }
+            })
             .map_err(|error| match &error {
                 tt_train::Error::BadStep { bad, .. } => {
                     let advice = advice(bad, &run_dir, arguments);
@@ -178,24 +201,10 @@ fn train(
                 }
                 _ => error.into(),
             });
-        let ended = outcome.and_then(|outcome| {
-            report_fallbacks(device);
-            write_summary(&outcome, &baselines, &run_dir).map_err(Failure::run)?;
-            Ok(outcome)
+        let ending = outcome.and_then(|outcome| {
+            summary.map_err(Failure::run)?;
+            Ok(outcome.ending)
         });
-        // Also in failure: the curves of a run that failed are looked at first of all.
-        let page = with_report.then(|| write_report(run_dir.path())).flatten();
-        if let Ok(outcome) = &ended {
-            out::text(closing_lines(
-                outcome,
-                &baselines,
-                &run_dir,
-                arguments,
-                stretches,
-                page.as_deref(),
-            ));
-        }
-        let ending = ended.map(|outcome| outcome.ending);
         let mut is_interrupted = false;
         if let Some(push) = push {
             // Whoever stops a run wants it to end; what goes on with it sends the checkpoint.
@@ -264,9 +273,12 @@ fn document_start(tokenizer: &Tokenizer) -> Option<String> {
     })
 }
 
-/// The page of the run, or a warning: a report that fails does not fail the run.
-fn write_report(folder: &Path) -> Option<PathBuf> {
-    let written = report::write_run(folder, false);
+/// The page of the run, or a warning: a report that fails does not fail the run. The sinks get its plots.
+fn write_report(folder: &Path, metrics: &mut Metrics) -> Option<PathBuf> {
+    let written = report::write_run(folder, false).map(|(page, plots)| {
+        plots.iter().for_each(|plot| metrics.image(plot));
+        page
+    });
     let warn = |error: &anyhow::Error| {
         out::error_line(format_args!("warning: no report of the run: {error:#}"));
     };
@@ -339,7 +351,11 @@ fn keep_transcript(run_dir: &RunDir, arguments: &[String]) {
 }
 
 /// The record of the run, cut back to the step it goes on from, and its sinks, told of both.
-fn open_metrics(run: &RunInfo, sinks: Vec<(String, Box<dyn Sink>)>) -> Result<Metrics, Failure> {
+fn open_metrics(
+    run: &RunInfo,
+    sinks: Vec<(String, Box<dyn Sink>)>,
+    has_histograms: bool,
+) -> Result<Metrics, Failure> {
     let (jsonl, truncation) = open_rows(run, METRICS)?;
     let (samples, _) = open_rows(run, SAMPLES)?;
     match truncation.steps_dropped {
@@ -355,6 +371,11 @@ fn open_metrics(run: &RunInfo, sinks: Vec<(String, Box<dyn Sink>)>) -> Result<Me
         ));
     }
     let mut metrics = Metrics::new(jsonl).keeping_samples(samples);
+    // Those of an earlier process are cut back also by one that makes none.
+    if has_histograms || run.dir.join(HISTOGRAMS).exists() {
+        let (histograms, _) = open_rows(run, HISTOGRAMS)?;
+        metrics = metrics.keeping_histograms(histograms);
+    }
     for (name, sink) in sinks {
         metrics = metrics.with_named(name, sink);
     }

@@ -14,26 +14,33 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use tt_metrics::Image;
 use tt_run::run_dir::REPORT;
 
 use recorded::Recorded;
 
-/// Writes the page and the plots of the run in `folder` there, and gives the path of the page.
-pub(crate) fn write_run(folder: &Path, x_is_log: bool) -> anyhow::Result<PathBuf> {
+/// Writes the page and the plots of the run in `folder` there, and gives the path of the page, and the plots.
+pub(crate) fn write_run(folder: &Path, x_is_log: bool) -> anyhow::Result<(PathBuf, Vec<Image>)> {
     let run = Recorded::read(folder)?;
     let plots_dir = folder.join("plots");
     fs::create_dir_all(&plots_dir)
         .with_context(|| format!("cannot create {}", plots_dir.display()))?;
+    let mut images = Vec::new();
     for (name, plot) in plots::of(&run, x_is_log) {
         write(
             &plots_dir.join(format!("{name}.svg")),
             plot.svg()?.as_bytes(),
         )?;
-        write(&plots_dir.join(format!("{name}.png")), &plot.png()?)?;
+        let image = Image {
+            name: format!("plots/{name}"),
+            png: plot.png()?,
+        };
+        write(&plots_dir.join(format!("{name}.png")), &image.png)?;
+        images.push(image);
     }
     let path = folder.join(REPORT);
     write(&path, page::of_run(&run).html()?.as_bytes())?;
-    Ok(path)
+    Ok((path, images))
 }
 
 /// Writes one page over the runs in `folders`.

@@ -23,10 +23,16 @@ pages = PluginEvents(sys.argv[1])
 pages.Reload()
 texts = {tag: [[e.step, e.tensor_proto.string_val[0].decode()] for e in pages.Tensors(tag)]
          for tag in pages.Tags()['tensors'] if tag.startswith('samples/')}
+tensor_util = __import__('tensorboard.util.tensor_util', fromlist=['make_ndarray'])
+# Of each bin its bounds and its count.
+histograms = {tag: [[e.step, tensor_util.make_ndarray(e.tensor_proto).tolist()] for e in pages.Tensors(tag)]
+              for tag in pages.Tags()['tensors'] if tag.startswith(('gradients/', 'parameters/'))}
+images = {tag: [[e.step, *map(int, e.tensor_proto.string_val[:2])] for e in pages.Tensors(tag)]
+          for tag in pages.Tags()['tensors'] if tag.startswith('plots/')}
 metadata = events.SummaryMetadata('_hparams_/session_start_info')
 data = plugin_data_pb2.HParamsPluginData.FromString(metadata.plugin_data.content)
 hparams = {key: value.number_value or value.string_value for key, value in data.session_start_info.hparams.items()}
-print(json.dumps({'scalars': scalars, 'texts': texts, 'hparams': hparams,
+print(json.dumps({'scalars': scalars, 'texts': texts, 'hparams': hparams, 'histograms': histograms, 'images': images,
                   'plugins': [metadata.plugin_data.plugin_name,
                               events.SummaryMetadata('config').plugin_data.plugin_name,
                               events.SummaryMetadata('loss').plugin_data.plugin_name]}))
@@ -59,6 +65,7 @@ fn tensorboard_reads_a_resumed_run_as_one_without_doubles() {
             "trainer.eval_interval=2",
             "trainer.sample_interval=3",
             "trainer.sample.count=1",
+            "logging.histogram_interval=3",
             "hydra.run.dir=run",
             steps,
         ]
@@ -100,6 +107,40 @@ fn tensorboard_reads_a_resumed_run_as_one_without_doubles() {
         .collect();
     assert_eq!(steps, [3, 6]);
     assert!(samples[0][1].as_str().unwrap().starts_with("**"));
+    let of_steps = run.read("histograms.jsonl");
+    let of_steps: Vec<Value> = of_steps
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("a row"))
+        .collect();
+    assert_eq!(of_steps.len(), 2, "steps 3 and 6, once each");
+    for (index, (of_step, (step, norm))) in of_steps
+        .iter()
+        .zip(recorded("grad_norm").into_iter().skip(2).step_by(3))
+        .enumerate()
+    {
+        assert_eq!(of_step["step"], step);
+        let mut squares = 0.0;
+        for histogram in of_step["histograms"].as_array().expect("histograms") {
+            let name = histogram["name"].as_str().expect("a name");
+            if name.starts_with("gradients/") {
+                squares += histogram["sum_squares"].as_f64().expect("a sum");
+            }
+            let shown = &read["histograms"][name][index];
+            assert_eq!(shown[0], step, "{name}");
+            let shown = shown[1].as_array().expect("bins").iter();
+            let shown = shown.map(|bin| bin[2].as_f64());
+            let counts = histogram["counts"].as_array().expect("counts").iter();
+            assert!(shown.eq(counts.map(Value::as_f64)), "{name}");
+        }
+        // They are the gradients of the mean loss, before clipping.
+        let error = (squares.sqrt() as f32 - norm).abs();
+        assert!(error <= 1e-5 * norm, "{} and {norm}", squares.sqrt());
+    }
+    let plot = &read["images"]["plots/loss"];
+    // At the end of each process; the second one begins with step 3.
+    assert_eq!(plot.as_array().map(Vec::len), Some(1));
+    assert_eq!(plot[0][0], 6);
+    assert!(plot[0][1].as_u64() > Some(100), "{plot}");
     assert_eq!(read["hparams"]["trainer.optimizer.type"], "adamw.AdamW");
     assert_eq!(read["hparams"]["trainer.max_steps"], 3.0);
     assert_eq!(

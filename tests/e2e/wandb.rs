@@ -53,6 +53,8 @@ fn a_run_is_tracked_where_a_key_is_found_and_the_key_stays_hidden() {
     let more = [
         "trainer.max_steps=50",
         "trainer.eval_interval=25",
+        "trainer.sample_interval=25",
+        "logging.histogram_interval=25",
         "notes=why",
         "debug=true",
     ];
@@ -83,18 +85,86 @@ fn a_run_is_tracked_where_a_key_is_found_and_the_key_stays_hidden() {
         }
     }
     assert!(lines(&stored, "history")[24]["val_loss"].is_number());
+    // What is no number.
+    let history = lines(&stored, "history");
+    let parameter = "model.layers.0.self_attn.o_proj.weight";
+    for of in ["gradients", "parameters"] {
+        let key = format!("{of}/{parameter}");
+        assert!(history[23][&key].is_null() && history[24][&key].is_object());
+    }
+    let sample = &history[24]["samples"];
+    let plot = &history[49]["plots/loss"];
+    for media in [sample, plot] {
+        let name = media["path"].as_str().expect("a path");
+        assert_eq!(stored["uploads"][name]["sha256"], media["sha256"]);
+    }
+    // From the first line to those after the end of training.
     let output = stored["output"].as_array().unwrap();
-    assert!(
-        output
-            .iter()
-            .any(|line| line.as_str().unwrap().contains("run folder "))
-    );
+    for text in ["run folder ", "report.html"] {
+        let has = |line: &Value| line.as_str().unwrap().contains(text);
+        assert!(output.iter().any(has), "{text}: {output:?}");
+    }
     // In the folder are the configs, environment.json, the console log, the W&B log and its files.
     assert_eq!(holds(place.path(), KEY), None);
     let basic = "YXBpOjVlYzJlNz"; // as it is in the header
     assert_eq!(holds(place.path(), basic), None);
     assert!(!finished.stdout.contains(KEY) && !finished.stderr.contains(KEY));
     assert!(!stored.to_string().contains(KEY));
+}
+
+#[test]
+fn a_run_that_is_stopped_on_the_site_saves_and_ends() {
+    let (place, server) = (Place::new(), Server::start("--stop"));
+    run(&place, &server, &nano(&["trainer.max_steps=100000"]))
+        .with_code(130)
+        .prints("Stop was pressed on the site");
+    let rows = place.run_folder().rows();
+    let last = rows.last().expect("a row")["step"].as_u64().expect("steps");
+    let checkpoints = place.run_folder().join("checkpoints");
+    let saved = tt_checkpoint::latest(&checkpoints).expect("readable");
+    assert_eq!(saved.checkpoint.expect("a checkpoint").step(), last);
+    let stored = server.run();
+    assert_eq!(steps(&stored).last(), Some(&last));
+    assert_eq!(stored["preempting"], true);
+}
+
+#[test]
+fn a_bad_step_raises_an_alert_and_what_is_said_of_it_is_an_error() {
+    let (place, server) = (Place::new(), Server::start(""));
+    let args = nano(&[
+        "lr=1e30",
+        "trainer.lr_scheduler.num_warmup_steps=0",
+        "trainer.max_steps=4",
+        "trainer.bad_steps.action=skip",
+        "trainer.bad_steps.max_consecutive=2",
+        "logging.progress=json",
+    ]);
+    run(&place, &server, &args).with_code(1);
+    let requests = server.requests();
+    let raised = requests
+        .iter()
+        .filter(|it| it["op"] == "NotifyScriptableRunAlert")
+        .map(|it| &it["body"]["variables"]);
+    let raised: Vec<_> = raised.map(|it| (&it["title"], &it["severity"])).collect();
+    let expected = [
+        ("Step skipped", "WARN"),
+        ("Run ended by a bad step", "ERROR"),
+    ];
+    let expected = expected.map(|(title, level)| (json!(title), json!(level)));
+    assert_eq!(raised, expected.each_ref().map(|(a, b)| (a, b)));
+    let stored = server.run();
+    let output = stored["output"].as_array().unwrap().iter();
+    let (errors, others): (Vec<_>, Vec<_>) = output
+        .map(|line| line.as_str().unwrap())
+        .partition(|line| line.starts_with("ERROR "));
+    assert!(
+        errors.iter().any(|line| line.contains("skipped step 2")),
+        "{errors:?}"
+    );
+    assert!(
+        others.iter().any(|line| line.contains("step=1/4")),
+        "{others:?}"
+    );
 }
 
 #[test]

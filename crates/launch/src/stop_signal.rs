@@ -14,7 +14,7 @@ use std::thread;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
-use tt_metrics::transcript;
+use tt_metrics::transcript::{self, Stream};
 
 use crate::worker;
 
@@ -63,7 +63,7 @@ impl StopSignal {
                 let _first = received.forever().next();
                 let text = "saving and stopping (Ctrl-C again to stop at once)";
                 let _ = writeln!(io::stderr(), "{text}");
-                transcript::keep(&format!("{text}\n"));
+                transcript::keep(Stream::Err, &format!("{text}\n"));
             })?;
         Ok(this)
     }

@@ -14,6 +14,9 @@ pub struct LoggingConfig {
     pub progress: Progress,
     /// Whether a run ends with `report.html` and `plots/` in its folder.
     pub report: bool,
+    /// Every how many steps the elements of each trained parameter and of its gradient are counted by size, for
+    /// histograms: `histograms.jsonl`, W&B and TensorBoard have them. Such a step takes longer. Null or 0: never.
+    pub histogram_interval: Option<u64>,
     /// What else gets the metrics, by a name of your choice: `{type, kwargs}` each. One called `console` takes the
     /// place of the progress on standard output.
     pub sinks: BTreeMap<String, SinkConfig>,
@@ -24,6 +27,7 @@ impl Default for LoggingConfig {
         Self {
             progress: Progress::default(),
             report: true,
+            histogram_interval: None,
             sinks: BTreeMap::new(),
         }
     }

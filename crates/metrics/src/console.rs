@@ -19,7 +19,8 @@ use crate::{
     record::Record,
     sample::Sample,
     sink::{End, RunInfo, Sink, SinkResult},
-    terminal, text, transcript,
+    terminal, text,
+    transcript::{self, Stream},
     trend::Trend,
 };
 
@@ -181,12 +182,12 @@ impl Sink for Console {
                 let row = record.to_line()?;
                 let _ = out.write_all(row.as_bytes()).and_then(|()| out.flush());
                 if let Some(line) = line {
-                    transcript::keep(&format!("{line}\n"));
+                    transcript::keep(Stream::Out, &format!("{line}\n"));
                 }
             }
             (Show::Bar(_), Record::Step(r), line) => {
                 if let Some(line) = line {
-                    transcript::keep(&format!("{line}\n"));
+                    transcript::keep(Stream::Out, &format!("{line}\n"));
                 }
                 let status = self.status(record);
                 if let Show::Bar(bar) = &self.show {
@@ -208,7 +209,7 @@ impl Sink for Console {
         } = sample;
         let plain = format!("> {prompt} ||{continuation}");
         if let Show::Bar(bar) = &self.show {
-            transcript::keep(&format!("{plain}\n"));
+            transcript::keep(Stream::Out, &format!("{plain}\n"));
             let title = format!("sample, step {}", sample.step);
             let text = format!("{prompt} ||{continuation}");
             bar.println(text::boxed(&title, &text, terminal::columns()));
@@ -218,7 +219,12 @@ impl Sink for Console {
     }
 
     fn message(&mut self, text: &str) -> SinkResult {
-        transcript::keep(&format!("{text}\n"));
+        let stream = match self.show {
+            Show::Json(..) => Stream::Err,
+            Show::Nothing if text.starts_with("warning: ") => Stream::Err,
+            _ => Stream::Out,
+        };
+        transcript::keep(stream, &format!("{text}\n"));
         match &mut self.show {
             Show::Bar(bar) => bar.println(text),
             Show::Lines(out) | Show::Messages(out) | Show::Json(_, out) => {
@@ -233,10 +239,14 @@ impl Sink for Console {
         Ok(())
     }
 
-    fn finish(&mut self, end: &End) -> SinkResult {
-        // Left on the screen as it is; after an error, it would be in the way of what is said of it.
-        if let (Show::Bar(bar), End::Finished | End::Stopped) = (&self.show, end) {
-            bar.abandon();
+    fn closing(&mut self, end: &End) -> SinkResult {
+        if let Show::Bar(bar) = &self.show {
+            // Left on the screen as it is; after an error, it would be in the way of what is said of it.
+            if let End::Finished | End::Stopped = end {
+                bar.abandon();
+            }
+            // Drawn once more, it would overwrite what has been printed since.
+            self.show = Show::Messages(Box::new(io::stdout()));
         }
         Ok(())
     }
@@ -372,7 +382,7 @@ mod tests {
         console.record(&step(25), 0).unwrap();
         console.message("checkpoint saved").unwrap();
         console.record(&val(25), 0).unwrap();
-        console.finish(&End::Finished).unwrap();
+        console.closing(&End::Finished).unwrap();
         let screen = term.contents();
         let lines: Vec<_> = screen.lines().collect();
         assert_eq!(
@@ -395,7 +405,7 @@ mod tests {
         for i in 1..=500 {
             console.record(&step(i), 0).unwrap();
         }
-        console.finish(&End::Finished).unwrap();
+        console.closing(&End::Finished).unwrap();
         let screen = term.contents();
         assert_eq!(screen.lines().count(), 1, "{screen}");
         assert_eq!(screen.lines().count(), 1, "{screen}");

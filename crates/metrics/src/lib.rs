@@ -26,10 +26,13 @@
 // They panic where nobody can read: standard output may be closed, or its disk full.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
+mod alert;
 mod config;
 mod console;
 mod environment;
 mod error;
+mod histogram;
+mod image;
 mod jsonl;
 mod record;
 mod sample;
@@ -45,12 +48,15 @@ mod trend;
 use tt_config::{Entry, Table};
 use wandb::{Wandb, WandbConfig};
 
+pub use alert::{Alert, AlertLevel};
 pub use config::{LoggingConfig, Progress, SinkConfig};
 pub use console::{Console, ConsoleConfig};
 pub use environment::{
     available_memory_bytes, cpu_features, environment, memory_bytes, peak_rss_bytes,
 };
 pub use error::{Error, Result, with_causes};
+pub use histogram::{Histogram, Histograms, NUM_BINS};
+pub use image::Image;
 pub use jsonl::{Jsonl, Truncation};
 pub use record::{NON_FINITE, Record, Scalar, Scalars, StepRecord, TIME_KEYS, ValRecord};
 pub use sample::Sample;

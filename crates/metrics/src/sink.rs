@@ -3,16 +3,20 @@
 use std::error::Error as StdError;
 use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use tt_config::{Diagnostics, Section};
 
 use crate::{
+    alert::Alert,
     error::{Result, with_causes},
+    histogram::{Histogram, Histograms},
+    image::Image,
     jsonl::{Jsonl, Truncation},
     record::Record,
     sample::Sample,
+    transcript::{self, Stream},
 };
 
 /// What a sink has met.
@@ -26,8 +30,8 @@ pub type BuildSink = fn(&Section<'_>) -> std::result::Result<Box<dyn Sink>, Diag
 /// Shows records, or passes them on.
 ///
 /// No method may block, and none can end a run: the first error (or panic) of a sink is said once, and the sink hears
-/// nothing more of the run. In this order: `start`, `rewound` if rows have been taken back, `record` and `message` as
-/// they come, `finish`.
+/// nothing more of the run. In this order: `start`, `rewound` if rows have been taken back, `record` and the others as
+/// they come, `closing`, `image` and `message`, `finish`.
 ///
 /// A sink with a thread of its own, such as one that uploads, needs nothing of `record` but
 /// `position`: it wakes its thread, which reads the file up to there at its own pace.
@@ -48,6 +52,12 @@ pub trait Sink: Send {
     /// `position` is the length of the JSONL file with this record in it.
     fn record(&mut self, record: &Record, position: u64) -> SinkResult;
 
+    /// How gradients and weights are spread in a step: before the record of that step.
+    fn histograms(&mut self, histograms: &Histograms) -> SinkResult {
+        let _ = histograms;
+        Ok(())
+    }
+
     /// What the model has written. The user has been shown it.
     fn sample(&mut self, sample: &Sample) -> SinkResult {
         let _ = sample;
@@ -57,6 +67,35 @@ pub trait Sink: Send {
     /// A line or more for the user.
     fn message(&mut self, text: &str) -> SinkResult {
         let _ = text;
+        Ok(())
+    }
+
+    /// Something that somebody may want to be called for. The user has been told.
+    fn alert(&mut self, alert: &Alert) -> SinkResult {
+        let _ = alert;
+        Ok(())
+    }
+
+    /// The checkpoint of `step` is complete, in the folder `dir`.
+    fn checkpoint(&mut self, step: u64, dir: &Path) -> SinkResult {
+        let _ = (step, dir);
+        Ok(())
+    }
+
+    /// Whether somebody who follows the run through this sink wants it to save and stop. Asked after each step.
+    fn wants_stop(&mut self) -> bool {
+        false
+    }
+
+    /// No record follows: the run will have ended so. What is printed from here on is printed past the sinks.
+    fn closing(&mut self, end: &End) -> SinkResult {
+        let _ = end;
+        Ok(())
+    }
+
+    /// A picture of the run, after its last record.
+    fn image(&mut self, image: &Image) -> SinkResult {
+        let _ = image;
         Ok(())
     }
 
@@ -112,7 +151,10 @@ pub struct Metrics {
     jsonl: Jsonl,
     /// `samples.jsonl`.
     samples: Option<Jsonl>,
+    /// `histograms.jsonl`.
+    histograms: Option<Jsonl>,
     sinks: Vec<Named>,
+    is_closing: bool,
     has_ended: bool,
 }
 
@@ -127,7 +169,9 @@ impl Metrics {
         Self {
             jsonl,
             samples: None,
+            histograms: None,
             sinks: Vec::new(),
+            is_closing: false,
             has_ended: false,
         }
     }
@@ -152,6 +196,13 @@ impl Metrics {
     #[must_use]
     pub fn keeping_samples(mut self, samples: Jsonl) -> Self {
         self.samples = Some(samples);
+        self
+    }
+
+    /// Where [`Metrics::histograms`] keeps histograms.
+    #[must_use]
+    pub fn keeping_histograms(mut self, histograms: Jsonl) -> Self {
+        self.histograms = Some(histograms);
         self
     }
 
@@ -185,6 +236,49 @@ impl Metrics {
         Ok(())
     }
 
+    /// Keeps how gradients and weights are spread in `step`, and hands it to every sink. To be called before the record of
+    /// that step: who reads the files then finds them when it finds the record.
+    pub fn histograms(&mut self, step: u64, histograms: Vec<Histogram>) -> Result<()> {
+        let histograms = Histograms { step, histograms };
+        if let Some(file) = &mut self.histograms {
+            let line = serde_json::to_string(&histograms).expect("numbers and texts");
+            file.append_line(&(line + "\n"))?;
+        }
+        self.tell(|sink| sink.histograms(&histograms));
+        Ok(())
+    }
+
+    /// Hands every sink what somebody may want to be called for.
+    pub fn alert(&mut self, alert: &Alert) {
+        self.tell(|sink| sink.alert(alert));
+    }
+
+    /// Tells every sink of a checkpoint that is complete.
+    pub fn checkpoint(&mut self, step: u64, dir: &Path) {
+        self.tell(|sink| sink.checkpoint(step, dir));
+    }
+
+    /// Whether somebody wants the run to save and stop: see [`Sink::wants_stop`].
+    pub fn wants_stop(&mut self) -> bool {
+        let mut is_wanted = false;
+        self.tell(|sink| {
+            is_wanted |= sink.wants_stop();
+            Ok(())
+        });
+        is_wanted
+    }
+
+    /// Tells every sink that no record follows, so that more can be printed: see [`Sink::closing`].
+    pub fn closing(&mut self, end: &End) {
+        self.is_closing = true;
+        self.tell(|sink| sink.closing(end));
+    }
+
+    /// Hands every sink a picture of the run.
+    pub fn image(&mut self, image: &Image) {
+        self.tell(|sink| sink.image(image));
+    }
+
     /// Says something to the user through every sink.
     pub fn message(&mut self, text: &str) {
         self.tell(|sink| sink.message(text));
@@ -203,6 +297,9 @@ impl Metrics {
 
     fn end(&mut self, end: &End) {
         self.has_ended = true;
+        if !self.is_closing {
+            self.closing(end);
+        }
         self.tell(|sink| sink.finish(end));
         self.pass_on_news();
     }
@@ -238,7 +335,7 @@ impl Metrics {
         for warning in warnings {
             if self.sinks.is_empty() {
                 let _ = writeln!(io::stderr(), "{warning}");
-                crate::transcript::keep(&format!("{warning}\n"));
+                transcript::keep(Stream::Err, &format!("{warning}\n"));
             } else {
                 self.message(&warning);
             }

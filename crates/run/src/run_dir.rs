@@ -10,6 +10,7 @@
 //!   environment.json                       version, git hash, machine
 //!   segments/001/ ...                      the same of each start: see `segments`
 //!   metrics.jsonl  samples.jsonl           what happened, and what the model wrote on the way
+//!   histograms.jsonl                       how gradients and weights were spread: `logging.histogram_interval`
 //!   summary.json                           how it ended; only once the run has finished
 //!   report.html  plots/                    the same for people
 //!   console.log                            what it printed
@@ -39,6 +40,9 @@ pub const METRICS: &str = "metrics.jsonl";
 
 /// What the model wrote on the way.
 pub const SAMPLES: &str = "samples.jsonl";
+
+/// How gradients and weights are spread, where that is asked for.
+pub const HISTOGRAMS: &str = "histograms.jsonl";
 
 /// The page that shows the run.
 pub const REPORT: &str = "report.html";

@@ -202,9 +202,26 @@ impl Prepared {
         Self { mirror, ..self }
     }
 
+    /// Counts the elements of gradients and weights every `interval` steps.
+    #[must_use]
+    pub fn with_histograms(mut self, interval: Option<u64>) -> Self {
+        self.training.histogram_interval = interval;
+        self
+    }
+
     /// Trains, keeping `checkpoints/` and `tokenizer/` in `run_dir`. Errors leave the checkpoints written so far.
     pub fn run(self, run_dir: &Path, metrics: Metrics) -> Result<Outcome> {
-        Run::start(self, run_dir, metrics)?.complete()
+        self.run_with(run_dir, metrics, |_, _| {})
+    }
+
+    /// Like [`Prepared::run`]. What `closing` prints and hands on once the training is over still reaches the sinks.
+    pub fn run_with(
+        self,
+        run_dir: &Path,
+        metrics: Metrics,
+        closing: impl FnOnce(&Result<Outcome>, &mut Metrics),
+    ) -> Result<Outcome> {
+        Run::start(self, run_dir, metrics)?.complete(closing)
     }
 
     /// Trains beside the first of the ranks that share the model, which keeps the folder and the records.

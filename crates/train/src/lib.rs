@@ -35,6 +35,7 @@ mod diagnosis;
 mod error;
 mod finding;
 mod guard;
+mod histograms;
 mod job;
 mod loss;
 mod loss_scale;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use tt_checkpoint::{Saved, Writer};
 use tt_collators::{Batch, LeftOut, Loader, Pipeline};
 use tt_data::DataError;
-use tt_metrics::{End, Metrics, Scalars, StepRecord, ValRecord};
+use tt_metrics::{Alert, AlertLevel, End, Metrics, Scalars, StepRecord, ValRecord};
 
 use crate::Trainer;
 use crate::bad_step::BadStep;
@@ -170,13 +170,21 @@ impl Run {
         }
     }
 
-    /// Trains, and tells the sinks how it has ended.
-    pub fn complete(mut self) -> Result<Outcome> {
-        let outcome = self.train();
+    /// Trains, and tells the sinks how it has ended, after `closing`.
+    pub fn complete(
+        mut self,
+        closing: impl FnOnce(&Result<Outcome>, &mut Metrics),
+    ) -> Result<Outcome> {
+        let outcome = self.train().and_then(|outcome| {
+            self.metrics.sync()?;
+            Ok(outcome)
+        });
         let end = match &outcome {
             Ok(outcome) => outcome.ending.into(),
             Err(error) => End::Failed(error.to_string()),
         };
+        self.metrics.closing(&end);
+        closing(&outcome, &mut self.metrics);
         let durable = self.metrics.finish(&end);
         let outcome = outcome?;
         durable?;
@@ -203,6 +211,9 @@ impl Run {
                     break;
                 }
                 done => done?,
+            }
+            if self.metrics.wants_stop() {
+                self.stop.request();
             }
             self.after_step()?;
         }
@@ -355,6 +366,9 @@ impl Run {
         self.trained += elapsed;
         self.trained_tokens += tokens;
         self.train_loss = Some(output.numbers.loss);
+        if let Some(histograms) = self.training.histograms.take() {
+            self.metrics.histograms(step, histograms)?;
+        }
         self.log(step, &output, self.tokens + tokens, loss_scale, used)?;
         let bad = |cause: &Cause| BadStep {
             step,
@@ -380,9 +394,19 @@ impl Run {
             Verdict::Skip(cause) => {
                 let bad = self.examine(bad(cause), &batches);
                 self.metrics.message(&format!("skipped {bad}"));
+                self.metrics.alert(&Alert {
+                    title: "Step skipped".to_owned(),
+                    text: bad.to_string(),
+                    level: AlertLevel::Warning,
+                });
             }
             Verdict::Stop(cause) => {
                 let bad = self.examine(bad(cause), &batches);
+                self.metrics.alert(&Alert {
+                    title: "Run ended by a bad step".to_owned(),
+                    text: bad.to_string(),
+                    level: AlertLevel::Error,
+                });
                 return Err(self.refused(bad));
             }
         }
@@ -613,6 +637,7 @@ impl Run {
                 let hold = writer.hold(saved.step);
                 mirror.take(saved.step, saved.dir.clone(), hold);
             }
+            self.metrics.checkpoint(saved.step, &saved.dir);
             self.checkpoint = Some(saved.dir);
         }
     }

@@ -97,6 +97,9 @@ impl Training {
         if self.without_gradient.is_none() {
             self.without_gradient = Some(self.idle_parameters());
         }
+        if self.wants_histograms() {
+            self.histograms = Some(self.count_elements(&totals.divisor()?)?);
+        }
         let counted = || {
             let params = self.params.iter().filter(|(_, it)| self.reduce.counts(it));
             params.filter_map(|(_, it)| it.grad())

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tt_metrics::Histogram;
 use tt_models::{Checked, Model};
 use tt_nn::{Forward, ParamTree, Recompute};
 use tt_optimizers::Optimizers;
@@ -26,6 +27,8 @@ pub struct Training {
     pub clipping: Clipping,
     /// Every how many steps the optimizers' metrics are made.
     pub metrics_interval: Option<u64>,
+    /// Every how many steps the elements of gradients and weights are counted.
+    pub histogram_interval: Option<u64>,
     /// Where it is trained.
     pub device: Device,
     /// Root of the run's randomness.
@@ -48,6 +51,8 @@ pub struct Training {
     pub stop: StopFlag,
     /// Parameters that the first step of this process had no gradient for, until they are told.
     pub(crate) without_gradient: Option<Vec<String>>,
+    /// Of the step that is being made, if they are due.
+    pub(crate) histograms: Option<Vec<Histogram>>,
     /// Kept from step to step, so that recording does not allocate.
     pub(crate) tape: Tape,
     /// Of the step that is being made.
@@ -87,6 +92,7 @@ impl Training {
             optimizers,
             clipping: Clipping::default(),
             metrics_interval: None,
+            histogram_interval: None,
             device,
             seed,
             recompute: None,
@@ -98,6 +104,7 @@ impl Training {
             ranks: None,
             stop: StopFlag::default(),
             without_gradient: None,
+            histograms: None,
             tape: Tape::new(),
             times: StepTimes::default(),
         }

@@ -50,7 +50,18 @@ impl Message {
         self.bytes(field, &inner.0);
     }
 
-    fn bytes(&mut self, field: u32, bytes: &[u8]) {
+    /// Numbers one after another. Nothing if there are none.
+    pub(super) fn doubles(&mut self, field: u32, values: &[f64]) {
+        if !values.is_empty() {
+            let bytes: Vec<u8> = values
+                .iter()
+                .flat_map(|value| value.to_le_bytes())
+                .collect();
+            self.bytes(field, &bytes);
+        }
+    }
+
+    pub(super) fn bytes(&mut self, field: u32, bytes: &[u8]) {
         self.varint(u64::from(field) << 3 | 2);
         self.varint(bytes.len() as u64);
         self.0.extend_from_slice(bytes);

@@ -1,8 +1,9 @@
 //! TensorBoard: `logging=tensorboard` writes an event file into `tensorboard/` of the run folder, which
 //! `tensorboard --logdir outputs` finds by itself.
 //!
-//! What is written: every number of a row under the step, as `loss`, `val_loss`, ...; what the model wrote, as text; the
-//! configuration, as hyper-parameters and as text. Rows are handed to the system as they come: a kill loses none.
+//! What is written: every number of a row under the step, as `loss`, `val_loss`, ...; histograms of gradients and weights
+//! where there are any; what the model wrote, as text; the plots of the run at its end, as images; the configuration, as
+//! hyper-parameters and as text. Rows are handed to the system as they come: a kill loses none.
 //!
 //! # Format
 //!
@@ -22,6 +23,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::proto::Message;
+use crate::histogram::{Histogram, Histograms};
+use crate::image::Image;
 use crate::record::Record;
 use crate::sample::Sample;
 use crate::sink::{RunInfo, Sink, SinkResult};
@@ -39,12 +42,16 @@ pub struct TensorBoard {
     config: TensorBoardConfig,
     /// There once the run has started.
     file: Option<fs::File>,
+    /// Of the last row.
+    step: u64,
     /// Of the samples of the last step: how many there have been.
     samples: (u64, usize),
 }
 
 /// `SessionLog.SessionStatus.START`.
 const START: i64 = 1;
+/// `Summary.Image.colorspace`.
+const RGB: i64 = 3;
 /// `DataType.DT_STRING`.
 const STRING: i64 = 7;
 
@@ -54,6 +61,7 @@ impl TensorBoard {
         Self {
             config,
             file: None,
+            step: 0,
             samples: (0, 0),
         }
     }
@@ -121,6 +129,7 @@ impl Sink for TensorBoard {
         let dir = run.dir.join(dir);
         fs::create_dir_all(&dir)?;
         self.file = Some(create(&dir, run.step)?);
+        self.step = run.step;
         self.write(0, |event| event.text(3, "brain.Event:2"))?;
         // Nothing but its step says which.
         self.write(run.step + 1, |event| {
@@ -139,6 +148,7 @@ impl Sink for TensorBoard {
     }
 
     fn record(&mut self, record: &Record, _position: u64) -> SinkResult {
+        self.step = record.step();
         let mut values = Vec::new();
         match record {
             Record::Step(r) => values.extend(r.numbers()),
@@ -156,6 +166,33 @@ impl Sink for TensorBoard {
                         plugin(value, "scalars", |_| {});
                     });
                 }
+            });
+        })?;
+        Ok(())
+    }
+
+    fn histograms(&mut self, histograms: &Histograms) -> SinkResult {
+        self.write(histograms.step, |event| {
+            event.message(5, |summary| {
+                for histogram in &histograms.histograms {
+                    summary.message(1, |value| {
+                        value.text(1, &histogram.name);
+                        value.message(5, |message| spread(message, histogram));
+                    });
+                }
+            });
+        })?;
+        Ok(())
+    }
+
+    fn image(&mut self, image: &Image) -> SinkResult {
+        let (width, height) = image.size();
+        self.summary(self.step, &image.name, |value| {
+            value.message(4, |message| {
+                message.int(1, height.into());
+                message.int(2, width.into());
+                message.int(3, RGB);
+                message.bytes(4, &image.png);
             });
         })?;
         Ok(())
@@ -179,6 +216,19 @@ fn plugin(value: &mut Message, name: &str, content: impl FnOnce(&mut Message)) {
             plugin.message(2, content);
         });
     });
+}
+
+/// As `HistogramProto`: of each bin its upper bound and its count.
+fn spread(message: &mut Message, histogram: &Histogram) {
+    let counts: Vec<f64> = histogram.counts.iter().map(|&count| count as f64).collect();
+    let edges = histogram.edges();
+    message.double(1, edges[0]);
+    message.double(2, edges[edges.len() - 1]);
+    message.double(3, counts.iter().sum());
+    message.double(4, histogram.sum);
+    message.double(5, histogram.sum_squares);
+    message.doubles(6, &edges[1..]);
+    message.doubles(7, &counts);
 }
 
 /// As `google.protobuf.Value`.

@@ -4,6 +4,7 @@
 
 mod arrival;
 mod key;
+mod media;
 mod offline;
 mod resume;
 #[path = "../../../../tests/wandb/server.rs"]
@@ -83,13 +84,20 @@ impl Run {
 
     /// Begins after `step`, as from a checkpoint.
     pub fn start(&self, step: u64) -> Metrics {
-        let path = self.path().join("metrics.jsonl");
-        let (jsonl, truncation) = match step {
-            0 => (Jsonl::create(&path).unwrap(), Truncation::default()),
-            step => Jsonl::resume(&path, step).unwrap(),
+        let open = |name: &str| {
+            let path = self.path().join(name);
+            match step {
+                0 => (Jsonl::create(&path).unwrap(), Truncation::default()),
+                step => Jsonl::resume(&path, step).unwrap(),
+            }
         };
+        let (jsonl, truncation) = open("metrics.jsonl");
         let wandb = Wandb::new(self.config.clone()).in_environment(self.environment());
-        let mut metrics = Metrics::new(jsonl).with(self.messages.clone()).with(wandb);
+        let mut metrics = Metrics::new(jsonl)
+            .keeping_samples(open("samples.jsonl").0)
+            .keeping_histograms(open("histograms.jsonl").0)
+            .with(self.messages.clone())
+            .with(wandb);
         let info = RunInfo {
             id: RUN_ID.to_owned(),
             project: Some("tpu-train".to_owned()),

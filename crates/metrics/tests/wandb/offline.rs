@@ -9,7 +9,7 @@ use tt_metrics::End;
 use tt_metrics::wandb::{SyncError, Synced, sync};
 
 use crate::server::Server;
-use crate::{RUN_ID, Run, assert_rows, row, timing};
+use crate::{RUN_ID, Run, assert_rows, media, row, timing};
 
 /// An address at which nobody listens.
 fn nobody() -> String {
@@ -50,12 +50,18 @@ impl Run {
 #[test]
 fn a_log_is_sent_later_and_never_twice() {
     let run = Run::new(&nobody()).with_var("WANDB_MODE", "offline");
-    run.complete(1, 50, &End::Finished);
+    let mut metrics = run.start(0);
+    (1..=50).for_each(|step| media::log(&mut metrics, step));
+    metrics.alert(&media::alert("a"));
+    media::show(&mut metrics);
+    metrics.finish(&End::Finished).unwrap();
     assert!(run.logs()[0].to_string_lossy().contains("offline-run-"));
     let server = Server::start("");
     let sent = send(&run, &server);
     assert_eq!((sent.rows, sent.rows_there), (50, 0));
     assert_rows(&server.run(), 50);
+    media::assert_media(&server.run(), 50);
+    assert_eq!(media::alerts(&server), ["a"]);
     assert_eq!(server.run()["exitcode"], 0);
     // Noted, and asked of the server if it was not.
     assert_eq!(send(&run, &server).url, None);
@@ -66,6 +72,7 @@ fn a_log_is_sent_later_and_never_twice() {
     for file in ["history", "events", "output", "anomalies", "complete"] {
         assert_eq!(server.run()[file], before[file], "{file}");
     }
+    assert_eq!(media::alerts(&server), ["a"], "they are counted");
 }
 
 #[test]
@@ -198,8 +205,14 @@ fn the_reference_client_sends_our_logs() {
     };
     let run = Run::new(&nobody()).with_var("WANDB_MODE", "offline");
     // Stopped, and gone on from an earlier checkpoint: two logs of one run.
-    run.complete(1, 30, &End::Stopped);
-    run.complete(21, 50, &End::Finished);
+    let mut metrics = run.start(0);
+    (1..=30).for_each(|step| media::log(&mut metrics, step));
+    metrics.alert(&media::alert("a"));
+    metrics.finish(&End::Stopped).unwrap();
+    let mut metrics = run.start(20);
+    (21..=50).for_each(|step| media::log(&mut metrics, step));
+    media::show(&mut metrics);
+    metrics.finish(&End::Finished).unwrap();
     let server = Server::start("");
     for log in run.logs() {
         let output = Command::new(&python)
@@ -220,6 +233,8 @@ fn the_reference_client_sends_our_logs() {
     assert_eq!(stored["name"], RUN_ID);
     assert_eq!(stored["exitcode"], 0);
     assert_eq!(stored["summary"]["_step"], 50);
+    media::assert_media(&stored, 50);
+    assert_eq!(media::alerts(&server), ["a"]);
     // What it has sent is not sent again by us.
     assert_eq!(send(&run, &server).url, None);
     run.forget_that_all_was_sent();

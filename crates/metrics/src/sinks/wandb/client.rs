@@ -17,9 +17,11 @@ use ureq::tls::{RootCerts, TlsConfig};
 use ureq::{Agent, Body};
 
 use super::json::parse_line;
-use super::record::Run;
+use super::record::{Run, level_word};
 use super::settings::{ApiKey, Server};
+use super::sink::ALERT_INTERVAL;
 use super::timing::{Timing, seconds};
+use crate::alert::Alert;
 
 /// Of an answer; the config and the tail of the history are in one.
 const MAX_ANSWER_BYTES: u64 = 64 << 20;
@@ -100,6 +102,11 @@ const RESUME_STATUS: &str = "query RunResumeStatus($project: String, $entity: St
 const CREATE_FILES: &str = "mutation CreateRunFiles($entity: String!, $project: String!, $run: String!, \
     $files: [String!]!) { createRunFiles(input: {entityName: $entity, projectName: $project, runName: $run, \
     files: $files}) { runID uploadHeaders files { name uploadUrl } } }";
+
+const ALERT: &str = "mutation NotifyScriptableRunAlert($entityName: String!, $projectName: String!, \
+    $runName: String!, $title: String!, $text: String!, $severity: AlertSeverity = INFO, $waitDuration: Duration) { \
+    notifyScriptableRunAlert(input: {entityName: $entityName, projectName: $projectName, runName: $runName, \
+    title: $title, text: $text, severity: $severity, waitDuration: $waitDuration}) { success } }";
 
 impl Client {
     pub(super) fn new(server: Server, timing: Timing) -> Self {
@@ -268,6 +275,21 @@ impl Client {
             });
             ends.collect()
         }))
+    }
+
+    /// Has those called who follow the run. The server passes over one with the title of another in the last minutes.
+    pub(super) fn alert(&self, bucket: &Bucket, id: &str, alert: &Alert) -> Result<(), Trouble> {
+        let variables = json!({
+            "entityName": bucket.entity,
+            "projectName": bucket.project,
+            "runName": id,
+            "title": alert.title,
+            "text": alert.text,
+            "severity": level_word(alert.level),
+            "waitDuration": ALERT_INTERVAL.as_millis() as u64,
+        });
+        self.graphql("NotifyScriptableRunAlert", ALERT, variables)?;
+        Ok(())
     }
 
     fn put(&self, url: &str, headers: &[(&str, &str)], content: &[u8]) -> Result<(), Trouble> {

@@ -2,7 +2,7 @@
 //!
 //! A row of W&B is a step: `_step` is the number of the step, and the training row and the validation of one step are one
 //! row. So the last row waits until another step begins or the run ends. A validation that an earlier process has left
-//! out, of a step that is logged already, goes with the next row.
+//! out, of a step that is logged already, goes with the next row. So do histograms and samples, which [`super::media`] reads.
 
 use std::fs::{self, File};
 use std::io;
@@ -15,6 +15,7 @@ use serde_json::{Map, Value, json};
 use super::config::{Mode, STEP_METRIC, WandbConfig};
 use super::json as text;
 use super::log::Writer;
+use super::media::{self, Media, MediaFile};
 use super::record::{Items, Metric, Record, Run};
 use super::segments::{self, Segment};
 use super::settings::{ApiKey, Settings};
@@ -24,9 +25,11 @@ use super::summary::Summary;
 use super::system::System;
 use super::tail::Tail;
 use super::timing::{Timing, seconds};
+use crate::alert::Alert;
 use crate::environment::environment;
 use crate::record::NON_FINITE;
 use crate::sink::{End, RunInfo};
+use crate::transcript;
 
 /// A longer patch says little.
 const MAX_PATCH_BYTES: usize = 4 << 20;
@@ -39,6 +42,9 @@ pub(super) struct Journal {
     shared: Arc<Shared>,
     timing: Timing,
     record: Tail,
+    media: Media,
+    /// What is sent beside the log.
+    files: PathBuf,
     output: Option<Tail>,
     key: Option<ApiKey>,
     marks: Vec<Mark>,
@@ -68,6 +74,7 @@ impl Journal {
         config: &WandbConfig,
         settings: &Settings,
         shared: Arc<Shared>,
+        media: Media,
         transcript: Option<(PathBuf, u64)>,
     ) -> io::Result<(Self, Vec<Segment>)> {
         let id = settings.id.clone().unwrap_or_else(|| run.id.clone());
@@ -124,6 +131,8 @@ impl Journal {
             shared,
             timing: config.timing,
             record: Tail::new(run.dir.join("metrics.jsonl"), 0),
+            media,
+            files: folder.join("files"),
             output: transcript
                 .filter(|_| config.console)
                 .map(|(path, start)| Tail::new(path, start)),
@@ -142,8 +151,7 @@ impl Journal {
         };
         let metrics = metrics(config);
         let patch = git(&["diff", "HEAD"]).filter(|_| settings.has_patch);
-        let files =
-            journal.write_files(&folder.join("files"), &environment, &segment_run, patch)?;
+        let files = journal.write_files(&environment, &segment_run, patch)?;
         journal.write(&Record::Header)?;
         journal.write(&Record::Run(Box::new(segment_run.clone())))?;
         for metric in metrics {
@@ -165,7 +173,11 @@ impl Journal {
             let ending = self.shared.ending().cloned();
             let num_records = self.num_records;
             self.read_rows()?;
+            if ending.is_some() {
+                transcript::settle();
+            }
             self.read_output()?;
+            self.write_alerts()?;
             if let Some(end) = ending {
                 return self.end(&end);
             }
@@ -180,7 +192,10 @@ impl Journal {
     }
 
     fn end(&mut self, end: &End) -> io::Result<()> {
+        self.take_images()?;
         self.finish_row()?;
+        let left = self.take_media(u64::MAX)?;
+        self.late.extend(left);
         if let (false, Some(step)) = (self.late.is_empty(), self.last_step) {
             // No other step comes: they get a row of their own.
             let items = Items::from([(STEP_METRIC.to_owned(), step.to_string())]);
@@ -286,10 +301,72 @@ impl Journal {
             ("_runtime".to_owned(), text::seconds(self.elapsed(row.time))),
         ]);
         items.extend(row.items);
+        items.extend(self.take_media(row.step)?);
         items.extend(std::mem::take(&mut self.late));
         self.last_step = Some(row.step);
         let step = row.step;
         self.write(&Record::History { step, items })
+    }
+
+    /// What belongs to the row of `step`, the next one, and is no number.
+    fn take_media(&mut self, step: u64) -> io::Result<Items> {
+        let mut items = Items::new();
+        for of_step in self.media.up_to(step)? {
+            let is_late = self.last_step.is_some_and(|last| of_step.step <= last);
+            // What earlier processes have made is logged, unless their last step was their end.
+            if is_late && !(of_step.is_live && of_step.step == self.restored_step) {
+                continue;
+            }
+            let mut found = of_step.histograms();
+            let scrubbed = |text: &str| self.scrubbed(text);
+            if let Some((key, table)) = of_step.table(&self.files, &scrubbed)? {
+                found.insert(key.to_owned(), self.write_media(key, table)?);
+            }
+            if is_late {
+                self.late.extend(found);
+            } else {
+                items.extend(found);
+            }
+        }
+        Ok(items)
+    }
+
+    /// Those of the end, which go with the last row.
+    fn take_images(&mut self) -> io::Result<()> {
+        let at = self.row.as_ref().map(|row| row.step).or(self.last_step);
+        for image in self.shared.take_images() {
+            let Some(step) = at else {
+                return Ok(());
+            };
+            let file = media::image(&self.files, step, &image)?;
+            let value = self.write_media(&image.name, file)?;
+            let row = self.row.as_mut().map(|row| &mut row.items);
+            row.unwrap_or(&mut self.late).insert(image.name, value);
+        }
+        Ok(())
+    }
+
+    /// Has a file sent, and gives the value that names it.
+    fn write_media(&mut self, key: &str, file: MediaFile) -> io::Result<String> {
+        self.write(&Record::Files(vec![file.name]))?;
+        self.summary.take(key, &file.value);
+        Ok(file.value)
+    }
+
+    fn write_alerts(&mut self) -> io::Result<()> {
+        for alert in self.shared.take_alerts() {
+            let text = self.scrubbed(&alert.text);
+            self.write(&Record::Alert(Alert { text, ..alert }))?;
+        }
+        Ok(())
+    }
+
+    /// A text without the key.
+    fn scrubbed(&self, text: &str) -> String {
+        match &self.key {
+            Some(key) => key.scrubbed(text),
+            None => text.to_owned(),
+        }
     }
 
     fn write_summary(&mut self) -> io::Result<()> {
@@ -315,13 +392,11 @@ impl Journal {
         // Without it the run is no worse.
         let lines = output.lines(None).unwrap_or_default();
         let time = now();
-        for (line, _) in lines {
-            let line = match &self.key {
-                Some(key) => key.scrubbed(&line),
-                None => line,
-            };
+        for (line, end) in lines {
+            let line = self.scrubbed(&line);
             self.write(&Record::Output {
-                is_error: false,
+                // Of the end of the line, which is one byte.
+                is_error: transcript::is_error(end - 1),
                 time,
                 line,
             })?;
@@ -345,21 +420,17 @@ impl Journal {
     /// What is sent beside the rows; gives the names.
     fn write_files(
         &self,
-        folder: &Path,
         environment: &Value,
         run: &Run,
         patch: Option<String>,
     ) -> io::Result<Vec<String>> {
-        let scrubbed = |text: &str| match &self.key {
-            Some(key) => key.scrubbed(text),
-            None => text.to_owned(),
-        };
         let mut names = vec!["wandb-metadata.json".to_owned()];
-        let metadata = metadata(environment, run);
-        fs::write(folder.join(&names[0]), scrubbed(&metadata.to_string()))?;
+        let metadata = self.scrubbed(&metadata(environment, run).to_string());
+        fs::write(self.files.join(&names[0]), metadata)?;
         if let Some(patch) = patch.filter(|text| !text.is_empty() && text.len() < MAX_PATCH_BYTES) {
             names.push("diff.patch".to_owned());
-            fs::write(folder.join("diff.patch"), scrubbed(&format!("{patch}\n")))?;
+            let patch = self.scrubbed(&format!("{patch}\n"));
+            fs::write(self.files.join("diff.patch"), patch)?;
         }
         Ok(names)
     }

@@ -31,6 +31,7 @@ mod config;
 mod journal;
 mod json;
 mod log;
+mod media;
 mod proto;
 mod record;
 mod segments;

@@ -9,6 +9,7 @@
 //! | 13 output_raw | [`Record::Output`] | 1 type (0 stderr, 1 stdout), 2 timestamp, 3 line with its `\n` |
 //! | 12 metric | [`Metric`] | 1 name, 2 glob_name, 4 step_metric, 6 options, 7 summary |
 //! | 6 files | [`Record::Files`] | 1 files {1 path, 2 policy, 3 type} |
+//! | 10 alert | [`Record::Alert`] | 1 title, 2 text, 3 level (`WARN`, `ERROR`), 4 wait_duration (milliseconds) |
 //! | 23 preempting, 18 exit | | 1 exit_code, 2 runtime (seconds) |
 //!
 //! An item is 1 key, 2 nested_key (repeated, instead of a key), 16 value_json: the value as JSON, with the bare words
@@ -21,6 +22,8 @@ use indexmap::IndexMap;
 use super::config::SummaryRule;
 use super::log::Malformed;
 use super::proto::{self, Message, Value};
+use super::sink::ALERT_INTERVAL;
+use crate::alert::{Alert, AlertLevel};
 
 /// Values by name, each as JSON text.
 pub(super) type Items = IndexMap<String, String>;
@@ -49,6 +52,7 @@ pub(super) enum Record {
     },
     /// Files in `files/` beside the log, by name.
     Files(Vec<String>),
+    Alert(Alert),
     Preempting,
     Exit {
         code: i64,
@@ -128,6 +132,12 @@ impl Record {
                     files.message(1, |file| file.text(1, name));
                 }
             }),
+            Self::Alert(alert) => record.message(10, |message| {
+                message.text(1, &alert.title);
+                message.text(2, &alert.text);
+                message.text(3, level_word(alert.level));
+                message.int(4, ALERT_INTERVAL.as_millis() as i64);
+            }),
             Self::Preempting => record.message(23, |_| {}),
             Self::Exit { code, runtime } => record.message(18, |exit| {
                 exit.int(1, *code);
@@ -151,6 +161,7 @@ impl Record {
                 7 => record = decode_stats(value.bytes()?)?,
                 13 => record = decode_output(value.bytes()?)?,
                 6 => record = Self::Files(decode_files(value.bytes()?)?),
+                10 => record = Self::Alert(decode_alert(value.bytes()?)?),
                 23 => record = Self::Preempting,
                 18 => {
                     let (mut code, mut runtime) = (0, 0);
@@ -403,6 +414,28 @@ fn decode_files(bytes: &[u8]) -> Result<Vec<String>, Malformed> {
     Ok(names)
 }
 
+/// As the server names it.
+pub(super) fn level_word(level: AlertLevel) -> &'static str {
+    match level {
+        AlertLevel::Warning => "WARN",
+        AlertLevel::Error => "ERROR",
+    }
+}
+
+fn decode_alert(bytes: &[u8]) -> Result<Alert, Malformed> {
+    let mut alert = Alert::default();
+    proto::read(bytes, |field, value| {
+        match field {
+            1 => alert.title = value.text()?,
+            2 => alert.text = value.text()?,
+            3 if value.text()? == level_word(AlertLevel::Error) => alert.level = AlertLevel::Error,
+            _ => {}
+        }
+        Ok(())
+    })?;
+    Ok(alert)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -455,6 +488,11 @@ mod tests {
                 line: "ä".into(),
             },
             Record::Files(vec!["diff.patch".into()]),
+            Record::Alert(Alert {
+                title: "a".into(),
+                text: "b".into(),
+                level: AlertLevel::Error,
+            }),
             Record::Preempting,
             Record::Exit {
                 code: -1,

@@ -4,7 +4,8 @@
 //! wandb/
 //!   run-20261127_215356-k3v8x0qa/          offline-run-... if it was not meant to be sent at once
 //!     run-k3v8x0qa.wandb                   the log
-//!     run-k3v8x0qa.wandb.upload            held by whoever sends it; where its console output begins on the server
+//!     run-k3v8x0qa.wandb.upload            held by whoever sends it; where its console output begins on the server, and
+//!                                          how many of its alerts were raised
 //!     run-k3v8x0qa.wandb.synced            all of it has been sent
 //!     files/                               what files records name
 //! ```
@@ -215,16 +216,42 @@ impl Claim {
 
     /// The line of the server's output.log at which this log's output begins, if it was given one.
     pub(super) fn output_line(&mut self) -> Option<u64> {
-        let mut text = String::new();
-        self.file.rewind().ok()?;
-        self.file.read_to_string(&mut text).ok()?;
-        text.trim().strip_prefix("output ")?.parse().ok()
+        self.note("output")
     }
 
     pub(super) fn set_output_line(&mut self, line: u64) -> io::Result<()> {
-        self.file.set_len(0)?;
+        self.set_note("output", line)
+    }
+
+    /// How many of the log's alerts have been raised.
+    pub(super) fn num_alerts(&mut self) -> u64 {
+        self.note("alerts").unwrap_or(0)
+    }
+
+    pub(super) fn set_num_alerts(&mut self, count: u64) -> io::Result<()> {
+        self.set_note("alerts", count)
+    }
+
+    fn notes(&mut self) -> io::Result<String> {
+        let mut text = String::new();
         self.file.rewind()?;
-        writeln!(self.file, "output {line}")?;
+        self.file.read_to_string(&mut text)?;
+        Ok(text)
+    }
+
+    fn note(&mut self, name: &str) -> Option<u64> {
+        let notes = self.notes().ok()?;
+        let mut values = notes.lines().filter_map(|line| {
+            let (other, value) = line.split_once(' ')?;
+            value.parse().ok().filter(|_| other == name)
+        });
+        values.next_back()
+    }
+
+    /// Appended: a kill between two writes loses no other note.
+    fn set_note(&mut self, name: &str, value: u64) -> io::Result<()> {
+        self.file.seek(io::SeekFrom::End(0))?;
+        writeln!(self.file, "{name} {value}")?;
         self.file.sync_data()
     }
 }

@@ -5,6 +5,8 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use crate::alert::Alert;
+use crate::image::Image;
 use crate::sink::End;
 
 /// Rows whose time is kept until they are read. A thread that is this far behind takes the time at which it reads.
@@ -25,6 +27,9 @@ pub(super) struct Shared {
     threads: Mutex<Vec<Thread>>,
     has_news: AtomicBool,
     news: Mutex<Vec<String>>,
+    alerts: Mutex<Vec<Alert>>,
+    images: Mutex<Vec<Image>>,
+    is_stop_wanted: AtomicBool,
     pub(super) is_silent: AtomicBool,
 }
 
@@ -128,6 +133,31 @@ impl Shared {
             }
             thread::park_timeout(left);
         }
+    }
+
+    pub(super) fn alert(&self, alert: Alert) {
+        locked(&self.alerts).push(alert);
+    }
+
+    pub(super) fn take_alerts(&self) -> Vec<Alert> {
+        std::mem::take(&mut locked(&self.alerts))
+    }
+
+    pub(super) fn show(&self, image: Image) {
+        locked(&self.images).push(image);
+    }
+
+    pub(super) fn take_images(&self) -> Vec<Image> {
+        std::mem::take(&mut locked(&self.images))
+    }
+
+    /// Somebody has pressed Stop on the site.
+    pub(super) fn want_stop(&self) {
+        self.is_stop_wanted.store(true, Ordering::Release);
+    }
+
+    pub(super) fn is_stop_wanted(&self) -> bool {
+        self.is_stop_wanted.load(Ordering::Acquire)
     }
 
     /// For the user.

@@ -1,5 +1,6 @@
 //! The sink: stores where the record ends, and starts the threads that do the rest.
 
+use std::collections::HashMap;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,14 +11,20 @@ use std::time::{Duration, Instant};
 use super::client::Client;
 use super::config::{Mode, WandbConfig};
 use super::journal::Journal;
+use super::media::Media;
 use super::segments::{self, Segment};
 use super::settings::{Environment, OfRun, Settings};
 use super::shared::{Mark, Shared, now};
 use super::timing::{Timing, seconds};
 use super::upload::{Stop, Uploader, sync_command};
+use crate::alert::Alert;
+use crate::image::Image;
 use crate::record::Record;
 use crate::sink::{End, RunInfo, Sink, SinkResult};
-use crate::transcript;
+use crate::transcript::{self, Stream};
+
+/// Of one kind there is one alert in this time: a run that fails every step need not ring every step.
+pub(super) const ALERT_INTERVAL: Duration = Duration::from_secs(300);
 
 /// `wandb.Wandb`.
 pub struct Wandb {
@@ -26,6 +33,8 @@ pub struct Wandb {
     /// Nobody has asked for it by name.
     is_by_itself: bool,
     running: Option<Running>,
+    /// When there was an alert of a title last.
+    alerted: HashMap<String, Instant>,
 }
 
 /// The two threads.
@@ -46,6 +55,7 @@ impl Wandb {
             environment: Environment::of_process(),
             is_by_itself: false,
             running: None,
+            alerted: HashMap::new(),
         }
     }
 
@@ -116,6 +126,7 @@ impl Sink for Wandb {
         shared.begin_at(length);
         let root = segments::root(settings.dir.as_deref().unwrap_or(&run.dir));
         let sync = sync_command(&root);
+        let media = Media::of(&run.dir);
         let (alive, done) = channel();
         self.running = Some(Running {
             shared: shared.clone(),
@@ -132,7 +143,7 @@ impl Sink for Wandb {
             alive,
         };
         let thread = thread::Builder::new().name("wandb log".into());
-        thread.spawn(move || work.keep_log())?;
+        thread.spawn(move || work.keep_log(media))?;
         Ok(())
     }
 
@@ -143,6 +154,29 @@ impl Sink for Wandb {
             running.shared.advance(Mark { position, time });
         }
         Ok(())
+    }
+
+    fn alert(&mut self, alert: &Alert) -> SinkResult {
+        let last = self.alerted.get(&alert.title);
+        if let Some(running) = &self.running
+            && last.is_none_or(|last| last.elapsed() >= ALERT_INTERVAL)
+        {
+            self.alerted.insert(alert.title.clone(), Instant::now());
+            running.shared.alert(alert.clone());
+        }
+        Ok(())
+    }
+
+    fn image(&mut self, image: &Image) -> SinkResult {
+        if let Some(running) = &self.running {
+            running.shared.show(image.clone());
+        }
+        Ok(())
+    }
+
+    fn wants_stop(&mut self) -> bool {
+        let running = self.running.as_ref();
+        running.is_some_and(|running| running.shared.is_stop_wanted())
     }
 
     fn news(&mut self) -> Vec<String> {
@@ -197,7 +231,7 @@ impl Running {
                         left.as_secs()
                     );
                     let _ = io::stderr().write_all(text.as_bytes());
-                    transcript::keep(&text);
+                    transcript::keep(Stream::Err, &text);
                 }
             }
         }
@@ -216,9 +250,9 @@ struct Work {
 }
 
 impl Work {
-    fn keep_log(self) {
+    fn keep_log(self, media: Media) {
         self.shared.join_in();
-        if let Err(error) = self.try_to_keep_log() {
+        if let Err(error) = self.try_to_keep_log(media) {
             self.shared.warn(format!(
                 "warning: W&B: its log cannot be written: {error}; it gets nothing more of this run, metrics.jsonl has it all"
             ));
@@ -226,13 +260,14 @@ impl Work {
         self.shared.close_log();
     }
 
-    fn try_to_keep_log(&self) -> io::Result<()> {
+    fn try_to_keep_log(&self, media: Media) -> io::Result<()> {
         let transcript = transcript::place();
         let begun = Journal::begin(
             &self.run,
             &self.config,
             &self.settings,
             self.shared.clone(),
+            media,
             transcript,
         );
         let (mut journal, logs) = begun?;

@@ -1,5 +1,6 @@
 //! Records as lines of the server's files, each with its number.
 
+use std::collections::VecDeque;
 use std::time::Instant;
 
 use serde_json::{Map, Value, json};
@@ -8,6 +9,7 @@ use super::client::{Bucket, Stored};
 use super::json;
 use super::record::{Items, Record, Run};
 use super::shared::Shared;
+use crate::alert::Alert;
 
 /// Of a row. The server takes no longer lines.
 const MAX_LINE_BYTES: usize = (10 << 20) - (100 << 10);
@@ -30,6 +32,9 @@ pub(super) struct Stream {
     pub(super) summary: Items,
     /// Names of files that are still to be sent.
     pub(super) files: Vec<String>,
+    /// Alerts that are still to be raised, each with its place among those of the log, counted from 1.
+    pub(super) alerts: VecDeque<(u64, Alert)>,
+    num_alerts: u64,
     pub(super) last_request: Option<Instant>,
     pub(super) rows: u64,
     pub(super) rows_there: u64,
@@ -73,6 +78,8 @@ impl Stream {
                 .map(|(key, value)| (key.clone(), value.to_string()))
                 .collect(),
             files: Vec::new(),
+            alerts: VecDeque::new(),
+            num_alerts: 0,
             last_request: None,
             rows: 0,
             rows_there: 0,
@@ -139,6 +146,10 @@ impl Stream {
                 self.batch.output.push(line);
             }
             Record::Files(names) => self.files.extend(names),
+            Record::Alert(alert) => {
+                self.num_alerts += 1;
+                self.alerts.push_back((self.num_alerts, alert));
+            }
             Record::Preempting => self.batch.is_preempting = true,
             _ => {}
         }

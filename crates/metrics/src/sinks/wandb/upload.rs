@@ -5,7 +5,8 @@
 //! A file of the server grows by lines, and a request says at which line its own begin; lines already there are
 //! overwritten. So each line is given its number once, and a request is repeated as it is until it is answered. What an
 //! earlier process has sent is asked of the server: rows up to the `_step` of its last one, system metrics up to the time
-//! of its last line, and as many lines of output as it has. One request is under way at a time.
+//! of its last line, and as many lines of output as it has. Alerts that were raised are counted beside the log. One
+//! request is under way at a time.
 //!
 //! # When
 //!
@@ -154,12 +155,12 @@ impl Uploader {
         };
         let mut stream = Stream::new(bucket, run, &stored, output_line);
         stream.files = head.files;
-        let exit = self.follow(&mut source, &mut stream, segment, is_live)?;
+        let exit = self.follow(&mut source, &mut stream, &mut claim, segment, is_live)?;
         // Without an end: killed.
         let exit = exit.or(Some(1));
         // The run is not over if there is another log of it.
         let exit = exit.filter(|_| is_last);
-        if self.conclude(&mut stream, segment, logs, &config, exit)? {
+        if self.conclude(&mut stream, &mut claim, segment, logs, &config, exit)? {
             segment.mark_synced()?;
         }
         Ok(Sent {
@@ -240,6 +241,7 @@ impl Uploader {
         &mut self,
         source: &mut Source,
         stream: &mut Stream,
+        claim: &mut Claim,
         segment: &Segment,
         is_live: bool,
     ) -> Result<Option<i64>, Stop> {
@@ -276,6 +278,8 @@ impl Uploader {
                 if is_live && !self.is_ending() {
                     self.try_files(stream, segment);
                 }
+            } else if is_live && !stream.alerts.is_empty() {
+                self.raise_alerts(stream, claim)?;
             } else if is_live {
                 self.rest(seconds(self.timing.poll))?;
             }
@@ -287,6 +291,7 @@ impl Uploader {
     fn conclude(
         &mut self,
         stream: &mut Stream,
+        claim: &mut Claim,
         segment: &Segment,
         logs: &[Segment],
         config: &str,
@@ -296,6 +301,7 @@ impl Uploader {
         if !stream.batch.is_empty() {
             self.request(stream, None)?;
         }
+        self.raise_alerts(stream, claim)?;
         let mut files = read_files(segment, std::mem::take(&mut stream.files));
         if exit.is_some() {
             let updated = self.upsert(&segment.run, &None, config);
@@ -360,6 +366,25 @@ impl Uploader {
         }
     }
 
+    /// Has those called who follow the run, once for each alert of the log.
+    fn raise_alerts(&mut self, stream: &mut Stream, claim: &mut Claim) -> Result<(), Stop> {
+        let num_raised = claim.num_alerts();
+        while let Some((place, alert)) = stream.alerts.pop_front() {
+            if place <= num_raised {
+                continue;
+            }
+            let (bucket, id) = (stream.bucket.clone(), stream.id.clone());
+            // Rows are waiting behind it.
+            let patience = seconds(self.timing.flush / 2.0);
+            let raised =
+                self.persist_for(Some(patience), |client| client.alert(&bucket, &id, &alert));
+            if self.forgive("an alert", raised)? {
+                claim.set_num_alerts(place)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Everything gathered, in one request that is repeated as it is until it is answered.
     fn request(&mut self, stream: &mut Stream, exit: Option<i64>) -> Result<(), Stop> {
         let body = stream.body(exit);
@@ -367,8 +392,9 @@ impl Uploader {
         let is_stopped = self.persist(|client| client.stream(&bucket, &id, &body))?;
         stream.last_request = Some(Instant::now());
         if is_stopped && self.is_live && !std::mem::replace(&mut self.is_stop_said, true) {
-            let text = "W&B: Stop was pressed on the site; the run goes on here, Ctrl-C stops it";
+            let text = "W&B: Stop was pressed on the site: saving and stopping";
             self.shared.warn(text.to_owned());
+            self.shared.want_stop();
         }
         Ok(())
     }
@@ -520,21 +546,34 @@ fn put_once(
     files: &mut Vec<RunFile>,
     shared: &Shared,
 ) -> Result<(), Trouble> {
-    let outcomes = client.put_files(&stream.bucket, &stream.id, files)?;
+    /// Each has a thread of its own.
+    const MOST_AT_ONCE: usize = 16;
     let mut passing = Ok(());
-    for (file, outcome) in std::mem::take(files).into_iter().zip(outcomes) {
-        match outcome {
-            Ok(()) => stream.batch.uploaded.push(file.name),
-            Err(Trouble::Refused { why, .. }) => {
-                let name = &file.name;
-                shared.warn(format!("warning: W&B: {name} was not sent: {why}"));
+    let mut left = Vec::new();
+    while !files.is_empty() {
+        let few = &files[..files.len().min(MOST_AT_ONCE)];
+        let outcomes = match client.put_files(&stream.bucket, &stream.id, few) {
+            Ok(outcomes) => outcomes,
+            Err(trouble) => {
+                passing = Err(trouble);
+                break;
             }
-            trouble => {
-                passing = trouble;
-                files.push(file);
+        };
+        for (file, outcome) in files.drain(..few.len()).zip(outcomes) {
+            match outcome {
+                Ok(()) => stream.batch.uploaded.push(file.name),
+                Err(Trouble::Refused { why, .. }) => {
+                    let name = &file.name;
+                    shared.warn(format!("warning: W&B: {name} was not sent: {why}"));
+                }
+                trouble => {
+                    passing = trouble;
+                    left.push(file);
+                }
             }
         }
     }
+    files.append(&mut left);
     passing
 }
 
