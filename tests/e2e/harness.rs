@@ -62,7 +62,11 @@ impl Place {
                 command.env_remove(name);
             }
         }
-        command.env("WANDB_MODE", "disabled");
+        command
+            .env("WANDB_MODE", "disabled")
+            // Those that turn it on again get a key of their own, not what lies in the home folder.
+            .env("NETRC", "/dev/null")
+            .env("WANDB_CONFIG_DIR", "/dev/null");
         // In the cache just replaced it would not be found.
         if let Ok(sdk) = tt_tpu::sdk::Sdk::find() {
             command.env("SOPHGO_SDK", sdk.folder);

@@ -112,6 +112,8 @@ fn train(place: &Place, more: &[&str]) -> ExitCode {
     let own = [
         format!("hydra.run.dir={run}"),
         "data=counting".to_owned(),
+        // In this process, whose environment has whatever keys a developer has.
+        "+logging.sinks.wandb={type: wandb.Wandb, kwargs: {mode: disabled}}".to_owned(),
         format!("+logging.sinks.diary={{type: diary.Diary, kwargs: {{path: '{diary}'}}}}"),
         "name=flock".to_owned(),
         "lr=0.002".to_owned(),
@@ -157,6 +159,7 @@ fn a_source_and_a_sink_of_ones_own_go_with_a_run_and_its_resume() {
     let steps = ["step 1", "step 2", "step 3", "step 4"];
     assert_eq!(first[1..5], steps);
     assert_eq!(first[5..], ["validation 4", "Finished"]);
+    assert!(!run.join("wandb").exists(), "nothing is sent from here");
     let vocabulary = std::fs::read_to_string(run.join("tokenizer/tokenizer.json")).unwrap();
     assert!(vocabulary.contains("sheep"), "trained on the source");
 

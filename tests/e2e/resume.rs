@@ -225,11 +225,7 @@ fn the_command_to_continue_works_as_printed_whatever_the_folder_is_called() {
         .stdout
         .split_once("continue    tpu-train ")
         .expect("a command");
-    let mut command = std::process::Command::new("sh");
-    command
-        .args(["-c", &format!("\"$0\" {}", line.trim_end())])
-        .arg(env!("CARGO_BIN_EXE_tpu-train"))
-        .current_dir(place.path());
+    let command = place.shell(&format!("\"$1\" {}", line.trim_end()), &[]);
     Running::start(command)
         .finish()
         .with_code(0)

@@ -1,5 +1,7 @@
 //! What is no number: histograms, samples, images, alerts; and the wish of somebody at the site that the run end.
 
+use std::fs;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -11,13 +13,13 @@ use crate::{Run, row};
 /// Of 3 by 2 pixels, as far as its head tells.
 const PNG: &[u8] = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x03\0\0\0\x02";
 
-/// A step with all that may go with it.
+/// A step with all that may go with it: samples in every third.
 pub fn log(metrics: &mut Metrics, step: u64) {
     let values = [step as f32, f32::NAN, -1.0, f32::INFINITY];
     let histogram = Histogram::of("gradients/model.a.weight", &values);
     metrics.histograms(step, vec![histogram]).unwrap();
     metrics.log(row(step)).unwrap();
-    for nth in 0..2 {
+    for nth in (0..2).filter(|_| has_samples(step)) {
         let sample = Sample {
             step,
             prompt: format!("{nth}"),
@@ -25,6 +27,10 @@ pub fn log(metrics: &mut Metrics, step: u64) {
         };
         metrics.sample(&sample).unwrap();
     }
+}
+
+fn has_samples(step: u64) -> bool {
+    step.is_multiple_of(3)
 }
 
 pub fn show(metrics: &mut Metrics) {
@@ -42,7 +48,7 @@ pub fn alert(title: &str) -> Alert {
     }
 }
 
-/// The server has, of each step, its histogram and its table, whose file has arrived and says what it should; and of the
+/// The server has, of each step, its histogram and its table if it has one, whose file has arrived and says what it should; and of the
 /// last one the image.
 #[track_caller]
 pub fn assert_media(run: &Value, num_steps: u64) {
@@ -66,6 +72,10 @@ pub fn assert_media(run: &Value, num_steps: u64) {
         assert_eq!(bins[64].as_f64(), Some(step as f64));
         assert_eq!((&values[0], &values[63]), (&json!(1), &json!(1)));
         let table = &line["samples"];
+        assert_eq!(table.is_object(), has_samples(step), "{line}");
+        if !has_samples(step) {
+            continue;
+        }
         assert_eq!(table["_type"], "table-file", "{line}");
         assert_eq!((&table["ncols"], &table["nrows"]), (&json!(3), &json!(2)));
         is_there(table);
@@ -154,6 +164,74 @@ fn an_alert_is_raised_while_the_run_goes_on_and_once_for_its_kind() {
     assert_eq!(variables["runName"], crate::RUN_ID);
     assert_eq!(variables["text"], "the loss is NaN");
     assert_eq!(variables["severity"], "ERROR");
+}
+
+/// A checkpoint of two files in `run`.
+pub fn checkpoint(run: &Run) -> PathBuf {
+    let dir = run.path().join("checkpoints/step-00000003");
+    fs::create_dir_all(dir.join("trainer_state")).unwrap();
+    fs::write(dir.join("model.safetensors"), "hello").unwrap();
+    fs::write(dir.join("trainer_state/state.json"), "hello2").unwrap();
+    dir
+}
+
+/// The server has the checkpoint of [`checkpoint`] as one version.
+#[track_caller]
+pub fn assert_artifact(server: &Server, run: &Run) {
+    let artifacts = server.state()["artifacts"].clone();
+    let artifacts = artifacts.as_object().unwrap();
+    assert_eq!(artifacts.len(), 1, "{artifacts:?}");
+    let artifact = artifacts.values().next().unwrap();
+    assert_eq!(artifact["state"], "COMMITTED");
+    let input = &artifact["input"];
+    assert_eq!(input["artifactCollectionName"], "checkpoint-k3v8x0qa");
+    let requests = server.requests();
+    let manifest = requests
+        .iter()
+        .find(|it| it["path"].as_str().unwrap().ends_with("/manifest"))
+        .unwrap();
+    let manifest = &manifest["body"];
+    let manifest: Value = match manifest.as_str() {
+        Some(text) => serde_json::from_str(text).unwrap(),
+        None => manifest.clone(),
+    };
+    let contents = manifest["contents"].as_object().unwrap();
+    assert_eq!(contents.len(), 2, "{contents:?}");
+    let file = &contents["trainer_state/state.json"];
+    let path = run
+        .path()
+        .join("checkpoints/step-00000003/trainer_state/state.json");
+    assert_eq!(file["ref"], format!("file://{}", path.display()));
+    assert_eq!(
+        (&file["size"], &file["digest"]),
+        (&json!(6), &json!("boCcvaBzKsSEWRalkBb5VA=="))
+    );
+}
+
+#[test]
+fn checkpoints_are_artifacts_by_reference_where_that_is_asked_for() {
+    let server = Server::start("--fault-match CommitArtifact --fail-first 1");
+    let mut run = Run::new(&server.url);
+    let complete = |run: &Run| {
+        let mut metrics = run.start(0);
+        metrics.log(row(1)).unwrap();
+        metrics.checkpoint(3, &checkpoint(run));
+        metrics.checkpoint(4, &run.path().join("checkpoints/removed"));
+        metrics.finish(&End::Finished).unwrap();
+    };
+    complete(&run);
+    assert_eq!(server.state()["artifacts"], json!({}));
+    run.config.log_checkpoints = true;
+    complete(&run);
+    let said = run.messages().join("\n");
+    assert!(
+        said.contains("not told of") && said.contains("removed"),
+        "{said}"
+    );
+    let state = server.state();
+    let artifacts = state["artifacts"].as_object().unwrap();
+    let committed = artifacts.values().filter(|it| it["state"] == "COMMITTED");
+    assert_eq!(committed.count(), 1, "{artifacts:?}");
 }
 
 #[test]

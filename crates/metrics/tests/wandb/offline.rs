@@ -49,10 +49,12 @@ impl Run {
 
 #[test]
 fn a_log_is_sent_later_and_never_twice() {
-    let run = Run::new(&nobody()).with_var("WANDB_MODE", "offline");
+    let mut run = Run::new(&nobody()).with_var("WANDB_MODE", "offline");
+    run.config.log_checkpoints = true;
     let mut metrics = run.start(0);
     (1..=50).for_each(|step| media::log(&mut metrics, step));
     metrics.alert(&media::alert("a"));
+    metrics.checkpoint(3, &media::checkpoint(&run));
     media::show(&mut metrics);
     metrics.finish(&End::Finished).unwrap();
     assert!(run.logs()[0].to_string_lossy().contains("offline-run-"));
@@ -73,6 +75,7 @@ fn a_log_is_sent_later_and_never_twice() {
         assert_eq!(server.run()[file], before[file], "{file}");
     }
     assert_eq!(media::alerts(&server), ["a"], "they are counted");
+    media::assert_artifact(&server, &run);
 }
 
 #[test]
@@ -203,11 +206,13 @@ fn the_reference_client_sends_our_logs() {
     let Some(python) = python_with_wandb() else {
         return;
     };
-    let run = Run::new(&nobody()).with_var("WANDB_MODE", "offline");
+    let mut run = Run::new(&nobody()).with_var("WANDB_MODE", "offline");
+    run.config.log_checkpoints = true;
     // Stopped, and gone on from an earlier checkpoint: two logs of one run.
     let mut metrics = run.start(0);
     (1..=30).for_each(|step| media::log(&mut metrics, step));
     metrics.alert(&media::alert("a"));
+    metrics.checkpoint(3, &media::checkpoint(&run));
     metrics.finish(&End::Stopped).unwrap();
     let mut metrics = run.start(20);
     (21..=50).for_each(|step| media::log(&mut metrics, step));
@@ -235,6 +240,7 @@ fn the_reference_client_sends_our_logs() {
     assert_eq!(stored["summary"]["_step"], 50);
     media::assert_media(&stored, 50);
     assert_eq!(media::alerts(&server), ["a"]);
+    media::assert_artifact(&server, &run);
     // What it has sent is not sent again by us.
     assert_eq!(send(&run, &server).url, None);
     run.forget_that_all_was_sent();

@@ -16,7 +16,9 @@ use ureq::http::Response;
 use ureq::tls::{RootCerts, TlsConfig};
 use ureq::{Agent, Body};
 
+use super::artifact::{self, Artifact};
 use super::json::parse_line;
+use super::md5::md5;
 use super::record::{Run, level_word};
 use super::settings::{ApiKey, Server};
 use super::sink::ALERT_INTERVAL;
@@ -107,6 +109,19 @@ const ALERT: &str = "mutation NotifyScriptableRunAlert($entityName: String!, $pr
     $runName: String!, $title: String!, $text: String!, $severity: AlertSeverity = INFO, $waitDuration: Duration) { \
     notifyScriptableRunAlert(input: {entityName: $entityName, projectName: $projectName, runName: $runName, \
     title: $title, text: $text, severity: $severity, waitDuration: $waitDuration}) { success } }";
+
+const CREATE_ARTIFACT: &str = "mutation CreateArtifact($input: CreateArtifactInput!) { \
+    createArtifact(input: $input) { artifact { id state } } }";
+
+const CREATE_MANIFEST: &str = "mutation CreateArtifactManifest($artifactID: ID!, $name: String!, $digest: String!, \
+    $entityName: String!, $projectName: String!, $runName: String!, $manifestType: ArtifactManifestType!, \
+    $includeUpload: Boolean!) { createArtifactManifest(input: {artifactID: $artifactID, name: $name, digest: $digest, \
+    entityName: $entityName, projectName: $projectName, runName: $runName, type: $manifestType}) { \
+    artifactManifest { id file { id uploadUrl @include(if: $includeUpload) \
+    uploadHeaders @include(if: $includeUpload) } } } }";
+
+const COMMIT_ARTIFACT: &str = "mutation CommitArtifact($artifactID: ID!) { \
+    commitArtifact(input: {artifactID: $artifactID}) { artifact { id digest } } }";
 
 impl Client {
     pub(super) fn new(server: Server, timing: Timing) -> Self {
@@ -247,10 +262,7 @@ impl Client {
         });
         let data = self.graphql("CreateRunFiles", CREATE_FILES, variables)?;
         let answer = &data["createRunFiles"];
-        let headers = answer["uploadHeaders"].as_array().into_iter().flatten();
-        let headers: Vec<_> = headers
-            .filter_map(|header| header.as_str()?.split_once(':'))
-            .collect();
+        let headers = upload_headers(answer);
         // By name and not by place. An address is for one use.
         let url = |name: &str| {
             let mut offered = answer["files"].as_array().into_iter().flatten();
@@ -289,6 +301,74 @@ impl Client {
             "waitDuration": ALERT_INTERVAL.as_millis() as u64,
         });
         self.graphql("NotifyScriptableRunAlert", ALERT, variables)?;
+        Ok(())
+    }
+
+    /// Tells the server of a version of an artifact, whose files stay where they are; nothing if it has that content.
+    pub(super) fn log_artifact(
+        &self,
+        bucket: &Bucket,
+        id: &str,
+        step: Option<u64>,
+        artifact: &Artifact,
+    ) -> Result<(), Trouble> {
+        let aliases: Vec<_> = artifact
+            .aliases
+            .iter()
+            .map(|alias| json!({"artifactCollectionName": artifact.name, "alias": alias}))
+            .collect();
+        let input = json!({
+            "entityName": bucket.entity,
+            "projectName": bucket.project,
+            "runName": id,
+            "artifactTypeName": artifact::KIND,
+            "artifactCollectionName": artifact.name,
+            "digest": artifact.digest,
+            "digestAlgorithm": "MANIFEST_MD5",
+            "metadata": artifact.metadata,
+            "aliases": aliases,
+            "clientID": artifact.client_id,
+            "sequenceClientID": artifact.sequence_client_id,
+            "enableDigestDeduplication": true,
+            "historyStep": step,
+        });
+        let variables = json!({"input": input});
+        let data = self.graphql("CreateArtifact", CREATE_ARTIFACT, variables)?;
+        let created = &data["createArtifact"]["artifact"];
+        let Some(artifact_id) = created["id"].as_str() else {
+            return Err(unnamed("CreateArtifact"));
+        };
+        if created["state"] == "COMMITTED" {
+            return Ok(());
+        }
+        let content = artifact.manifest().into_bytes();
+        let manifest = |digest: &str, is_final: bool| {
+            let variables = json!({
+                "artifactID": artifact_id,
+                "name": "wandb_manifest.json",
+                "digest": digest,
+                "entityName": bucket.entity,
+                "projectName": bucket.project,
+                "runName": id,
+                "manifestType": "FULL",
+                "includeUpload": is_final,
+            });
+            let mut data = self.graphql("CreateArtifactManifest", CREATE_MANIFEST, variables)?;
+            Ok(data["createArtifactManifest"]["artifactManifest"]["file"].take())
+        };
+        // As the reference client does it: first to have one, which files would be added to.
+        manifest("", false)?;
+        let digest = md5(content.as_slice()).map_err(|error| Trouble::Refused {
+            status: 200,
+            why: error.to_string(),
+        })?;
+        let file = manifest(&artifact::base64(&digest), true)?;
+        let Some(url) = file["uploadUrl"].as_str() else {
+            return Err(unnamed("CreateArtifactManifest"));
+        };
+        self.put(url, &upload_headers(&file), &content)?;
+        let variables = json!({"artifactID": artifact_id});
+        self.graphql("CommitArtifact", COMMIT_ARTIFACT, variables)?;
         Ok(())
     }
 
@@ -362,6 +442,21 @@ impl Client {
             }),
             status => Err(later(status, &mut response)),
         }
+    }
+}
+
+/// `Name:value` each, split at the first colon.
+fn upload_headers(answer: &Value) -> Vec<(&str, &str)> {
+    let headers = answer["uploadHeaders"].as_array().into_iter().flatten();
+    headers
+        .filter_map(|header| header.as_str()?.split_once(':'))
+        .collect()
+}
+
+fn unnamed(operation: &str) -> Trouble {
+    Trouble::Refused {
+        status: 200,
+        why: format!("the answer to {operation} does not name what was made"),
     }
 }
 

@@ -49,6 +49,9 @@ pub struct WandbConfig {
     pub system_metrics: bool,
     /// Sends what differs from the git commit, as a file `diff.patch`.
     pub save_patch: bool,
+    /// Names each checkpoint to the site, with sizes and digests of its files, which stay where they are. All of it is read
+    /// once more for that.
+    pub log_checkpoints: bool,
     /// For tests: how long things take.
     #[schemars(skip)]
     pub timing: Timing,
@@ -77,6 +80,7 @@ impl Default for WandbConfig {
             console: true,
             system_metrics: true,
             save_patch: true,
+            log_checkpoints: false,
             timing: Timing::default(),
         }
     }

@@ -12,6 +12,7 @@ use std::time::Instant;
 
 use serde_json::{Map, Value, json};
 
+use super::artifact::Artifact;
 use super::config::{Mode, STEP_METRIC, WandbConfig};
 use super::json as text;
 use super::log::Writer;
@@ -178,6 +179,9 @@ impl Journal {
             }
             self.read_output()?;
             self.write_alerts()?;
+            if ending.is_none() {
+                self.write_artifacts()?;
+            }
             if let Some(end) = ending {
                 return self.end(&end);
             }
@@ -207,6 +211,8 @@ impl Journal {
             self.finish_row()?;
         }
         self.write_summary()?;
+        // All else has been written when they are read.
+        self.write_artifacts()?;
         if *end == End::Stopped {
             self.write(&Record::Preempting)?;
         }
@@ -357,6 +363,22 @@ impl Journal {
         for alert in self.shared.take_alerts() {
             let text = self.scrubbed(&alert.text);
             self.write(&Record::Alert(Alert { text, ..alert }))?;
+        }
+        Ok(())
+    }
+
+    /// Those checkpoints that are still there.
+    fn write_artifacts(&mut self) -> io::Result<()> {
+        for (step, dir) in self.shared.take_checkpoints() {
+            let shared = self.shared.clone();
+            let is_over = || shared.is_abandoned();
+            match Artifact::of_checkpoint(&self.id, step, &dir, &is_over) {
+                Ok(artifact) => self.write(&Record::Artifact(Box::new(artifact)))?,
+                Err(error) => self.shared.inform(format!(
+                    "W&B: not told of {}, which was not kept for long enough to be read: {error}",
+                    dir.display()
+                )),
+            }
         }
         Ok(())
     }

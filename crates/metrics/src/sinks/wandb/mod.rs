@@ -26,11 +26,13 @@
 //! - The config wraps each value as `{"value": ...}` and has `_wandb.t`, or the run counts as never begun.
 //! - The key goes to the server alone, never to the addresses of uploads and after no redirect.
 
+mod artifact;
 mod client;
 mod config;
 mod journal;
 mod json;
 mod log;
+mod md5;
 mod media;
 mod proto;
 mod record;

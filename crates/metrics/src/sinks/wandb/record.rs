@@ -10,6 +10,7 @@
 //! | 12 metric | [`Metric`] | 1 name, 2 glob_name, 4 step_metric, 6 options, 7 summary |
 //! | 6 files | [`Record::Files`] | 1 files {1 path, 2 policy, 3 type} |
 //! | 10 alert | [`Record::Alert`] | 1 title, 2 text, 3 level (`WARN`, `ERROR`), 4 wait_duration (milliseconds) |
+//! | 8 artifact | [`Artifact`] | 1 run_id, 2 project, 3 entity, 4 type, 5 name, 6 digest, 8 metadata, 11 aliases, 12 manifest {1 version, 2 storage_policy, 3 storage_policy_config {1 key, 2 value_json}, 4 contents {1 path, 2 digest, 3 ref, 4 size}}, 14 finalize, 15 client_id, 16 sequence_client_id, 20 digest_algorithm |
 //! | 23 preempting, 18 exit | | 1 exit_code, 2 runtime (seconds) |
 //!
 //! An item is 1 key, 2 nested_key (repeated, instead of a key), 16 value_json: the value as JSON, with the bare words
@@ -19,6 +20,7 @@
 
 use indexmap::IndexMap;
 
+use super::artifact::{Artifact, KIND, Referenced, STORAGE_LAYOUT, STORAGE_POLICY};
 use super::config::SummaryRule;
 use super::log::Malformed;
 use super::proto::{self, Message, Value};
@@ -53,6 +55,7 @@ pub(super) enum Record {
     /// Files in `files/` beside the log, by name.
     Files(Vec<String>),
     Alert(Alert),
+    Artifact(Box<Artifact>),
     Preempting,
     Exit {
         code: i64,
@@ -138,6 +141,10 @@ impl Record {
                 message.text(3, level_word(alert.level));
                 message.int(4, ALERT_INTERVAL.as_millis() as i64);
             }),
+            Self::Artifact(artifact) => record.message(8, |message| {
+                message.text(1, run_id);
+                artifact.encode(message);
+            }),
             Self::Preempting => record.message(23, |_| {}),
             Self::Exit { code, runtime } => record.message(18, |exit| {
                 exit.int(1, *code);
@@ -161,6 +168,7 @@ impl Record {
                 7 => record = decode_stats(value.bytes()?)?,
                 13 => record = decode_output(value.bytes()?)?,
                 6 => record = Self::Files(decode_files(value.bytes()?)?),
+                8 => record = Self::Artifact(Box::new(Artifact::decode(value.bytes()?)?)),
                 10 => record = Self::Alert(decode_alert(value.bytes()?)?),
                 23 => record = Self::Preempting,
                 18 => {
@@ -280,6 +288,76 @@ impl Metric {
         })?;
         Ok(metric)
     }
+}
+
+impl Artifact {
+    fn encode(&self, artifact: &mut Message) {
+        artifact.text(4, KIND);
+        artifact.text(5, &self.name);
+        artifact.text(6, &self.digest);
+        artifact.text(8, &self.metadata);
+        for alias in &self.aliases {
+            artifact.text(11, alias);
+        }
+        artifact.message(12, |manifest| {
+            manifest.int(1, 1);
+            manifest.text(2, STORAGE_POLICY);
+            manifest.message(3, |config| {
+                config.text(1, "storageLayout");
+                config.text(2, &format!("\"{STORAGE_LAYOUT}\""));
+            });
+            for file in &self.files {
+                manifest.message(4, |entry| {
+                    entry.text(1, &file.path);
+                    entry.text(2, &file.digest);
+                    entry.text(3, &file.address);
+                    entry.int(4, file.bytes as i64);
+                });
+            }
+        });
+        artifact.int(14, 1);
+        artifact.text(15, &self.client_id);
+        artifact.text(16, &self.sequence_client_id);
+        artifact.text(20, "MANIFEST_MD5");
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut artifact = Self::default();
+        proto::read(bytes, |field, value| {
+            match field {
+                5 => artifact.name = value.text()?,
+                6 => artifact.digest = value.text()?,
+                8 => artifact.metadata = value.text()?,
+                11 => artifact.aliases.push(value.text()?),
+                12 => proto::read(value.bytes()?, |field, value| {
+                    if field == 4 {
+                        artifact.files.push(decode_file(value.bytes()?)?);
+                    }
+                    Ok(())
+                })?,
+                15 => artifact.client_id = value.text()?,
+                16 => artifact.sequence_client_id = value.text()?,
+                _ => {}
+            }
+            Ok(())
+        })?;
+        Ok(artifact)
+    }
+}
+
+fn decode_file(bytes: &[u8]) -> Result<Referenced, Malformed> {
+    let mut file = Referenced::default();
+    proto::read(bytes, |field, value| {
+        match field {
+            1 => file.path = value.text()?,
+            2 => file.digest = value.text()?,
+            3 => file.address = value.text()?,
+            4 => file.bytes = value.int()?.max(0) as u64,
+            _ => {}
+        }
+        Ok(())
+    })?;
+    Ok(file)
 }
 
 /// As W&B names it, such as `linux-x86_64`.
@@ -493,6 +571,20 @@ mod tests {
                 text: "b".into(),
                 level: AlertLevel::Error,
             }),
+            Record::Artifact(Box::new(Artifact {
+                name: "checkpoint-a".into(),
+                digest: "b".into(),
+                metadata: "{}".into(),
+                aliases: vec!["latest".into()],
+                client_id: "c".into(),
+                sequence_client_id: "d".into(),
+                files: vec![Referenced {
+                    path: "e".into(),
+                    digest: "f".into(),
+                    address: "file:///e".into(),
+                    bytes: 1 << 40,
+                }],
+            })),
             Record::Preempting,
             Record::Exit {
                 code: -1,

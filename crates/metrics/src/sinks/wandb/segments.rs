@@ -5,7 +5,7 @@
 //!   run-20261127_215356-k3v8x0qa/          offline-run-... if it was not meant to be sent at once
 //!     run-k3v8x0qa.wandb                   the log
 //!     run-k3v8x0qa.wandb.upload            held by whoever sends it; where its console output begins on the server, and
-//!                                          how many of its alerts were raised
+//!                                          how many alerts and artifacts were sent
 //!     run-k3v8x0qa.wandb.synced            all of it has been sent
 //!     files/                               what files records name
 //! ```
@@ -230,6 +230,15 @@ impl Claim {
 
     pub(super) fn set_num_alerts(&mut self, count: u64) -> io::Result<()> {
         self.set_note("alerts", count)
+    }
+
+    /// How many of the log's artifacts the server has been told of.
+    pub(super) fn num_artifacts(&mut self) -> u64 {
+        self.note("artifacts").unwrap_or(0)
+    }
+
+    pub(super) fn set_num_artifacts(&mut self, count: u64) -> io::Result<()> {
+        self.set_note("artifacts", count)
     }
 
     fn notes(&mut self) -> io::Result<String> {

@@ -1,5 +1,6 @@
 //! What the threads of one sink tell each other. Nothing here is held for longer than a copy takes.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, Thread};
@@ -29,6 +30,7 @@ pub(super) struct Shared {
     news: Mutex<Vec<String>>,
     alerts: Mutex<Vec<Alert>>,
     images: Mutex<Vec<Image>>,
+    checkpoints: Mutex<Vec<(u64, PathBuf)>>,
     is_stop_wanted: AtomicBool,
     pub(super) is_silent: AtomicBool,
 }
@@ -149,6 +151,15 @@ impl Shared {
 
     pub(super) fn take_images(&self) -> Vec<Image> {
         std::mem::take(&mut locked(&self.images))
+    }
+
+    /// The checkpoint of a step, and its folder.
+    pub(super) fn note_checkpoint(&self, step: u64, dir: PathBuf) {
+        locked(&self.checkpoints).push((step, dir));
+    }
+
+    pub(super) fn take_checkpoints(&self) -> Vec<(u64, PathBuf)> {
+        std::mem::take(&mut locked(&self.checkpoints))
     }
 
     /// Somebody has pressed Stop on the site.

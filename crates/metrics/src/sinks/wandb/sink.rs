@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::{self, Write};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -163,6 +164,17 @@ impl Sink for Wandb {
         {
             self.alerted.insert(alert.title.clone(), Instant::now());
             running.shared.alert(alert.clone());
+        }
+        Ok(())
+    }
+
+    fn checkpoint(&mut self, step: u64, dir: &Path) -> SinkResult {
+        if let Some(running) = self
+            .running
+            .as_ref()
+            .filter(|_| self.config.log_checkpoints)
+        {
+            running.shared.note_checkpoint(step, dir.to_owned());
         }
         Ok(())
     }

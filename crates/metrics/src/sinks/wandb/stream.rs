@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use serde_json::{Map, Value, json};
 
+use super::artifact::Artifact;
 use super::client::{Bucket, Stored};
 use super::json;
 use super::record::{Items, Record, Run};
@@ -35,6 +36,11 @@ pub(super) struct Stream {
     /// Alerts that are still to be raised, each with its place among those of the log, counted from 1.
     pub(super) alerts: VecDeque<(u64, Alert)>,
     num_alerts: u64,
+    /// The same of artifacts.
+    pub(super) artifacts: VecDeque<(u64, Artifact)>,
+    num_artifacts: u64,
+    /// An alert or an artifact did not arrive.
+    pub(super) is_lacking: bool,
     pub(super) last_request: Option<Instant>,
     pub(super) rows: u64,
     pub(super) rows_there: u64,
@@ -80,10 +86,18 @@ impl Stream {
             files: Vec::new(),
             alerts: VecDeque::new(),
             num_alerts: 0,
+            artifacts: VecDeque::new(),
+            num_artifacts: 0,
+            is_lacking: false,
             last_request: None,
             rows: 0,
             rows_there: 0,
         }
+    }
+
+    /// Of the last row that the server has, or is to get.
+    pub(super) fn last_step(&self) -> Option<u64> {
+        self.last_step
     }
 
     pub(super) fn take(&mut self, record: Record, shared: &Shared) {
@@ -149,6 +163,10 @@ impl Stream {
             Record::Alert(alert) => {
                 self.num_alerts += 1;
                 self.alerts.push_back((self.num_alerts, alert));
+            }
+            Record::Artifact(artifact) => {
+                self.num_artifacts += 1;
+                self.artifacts.push_back((self.num_artifacts, *artifact));
             }
             Record::Preempting => self.batch.is_preempting = true,
             _ => {}

@@ -280,6 +280,8 @@ impl Uploader {
                 }
             } else if is_live && !stream.alerts.is_empty() {
                 self.raise_alerts(stream, claim)?;
+            } else if is_live && !stream.artifacts.is_empty() && !self.is_ending() {
+                self.log_artifacts(stream, claim)?;
             } else if is_live {
                 self.rest(seconds(self.timing.poll))?;
             }
@@ -302,6 +304,7 @@ impl Uploader {
             self.request(stream, None)?;
         }
         self.raise_alerts(stream, claim)?;
+        self.log_artifacts(stream, claim)?;
         let mut files = read_files(segment, std::mem::take(&mut stream.files));
         if exit.is_some() {
             let updated = self.upsert(&segment.run, &None, config);
@@ -321,7 +324,7 @@ impl Uploader {
         if exit.is_some() || !stream.batch.is_empty() {
             self.request(stream, exit)?;
         }
-        Ok(has_files)
+        Ok(has_files && !stream.is_lacking)
     }
 
     /// What is not worth the rest of the run; gives whether it was done.
@@ -380,6 +383,31 @@ impl Uploader {
                 self.persist_for(Some(patience), |client| client.alert(&bucket, &id, &alert));
             if self.forgive("an alert", raised)? {
                 claim.set_num_alerts(place)?;
+            } else {
+                stream.is_lacking = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the server of the artifacts of the log, once of each.
+    fn log_artifacts(&mut self, stream: &mut Stream, claim: &mut Claim) -> Result<(), Stop> {
+        let num_logged = claim.num_artifacts();
+        while let Some((place, artifact)) = stream.artifacts.pop_front() {
+            if place <= num_logged {
+                continue;
+            }
+            let (bucket, id) = (stream.bucket.clone(), stream.id.clone());
+            let step = stream.last_step();
+            let patience = seconds(self.timing.flush / 2.0);
+            // Begun anew, it is the same version: the server knows it by its digest.
+            let logged = self.persist_for(Some(patience), |client| {
+                client.log_artifact(&bucket, &id, step, &artifact)
+            });
+            if self.forgive(&format!("artifact {}", artifact.name), logged)? {
+                claim.set_num_artifacts(place)?;
+            } else {
+                stream.is_lacking = true;
             }
         }
         Ok(())
@@ -611,7 +639,7 @@ fn output(logs: &[Segment]) -> io::Result<String> {
 }
 
 /// Between 0 and 1. The standard library's source of chance: each hasher has keys of its own.
-fn chance() -> f64 {
+pub(super) fn chance() -> f64 {
     let bits = std::hash::RandomState::new().build_hasher().finish();
     (bits >> 11) as f64 / (1u64 << 53) as f64
 }
