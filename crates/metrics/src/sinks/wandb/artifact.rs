@@ -12,8 +12,8 @@ use std::path::Path;
 use base64::Engine;
 use serde_json::{Map, Value, json};
 
+use super::chance::chance;
 use super::md5::md5;
-use super::upload::chance;
 
 /// What the server calls the policy by which files are kept; of references nothing is.
 pub(super) const STORAGE_POLICY: &str = "wandb-storage-policy-v1";

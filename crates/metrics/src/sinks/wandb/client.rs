@@ -21,8 +21,7 @@ use super::json::parse_line;
 use super::md5::md5;
 use super::record::{Run, level_word};
 use super::settings::{ApiKey, Server};
-use super::sink::ALERT_INTERVAL;
-use super::timing::{Timing, seconds};
+use super::timing::{ALERT_INTERVAL, Timing, seconds};
 use crate::alert::Alert;
 
 /// Of an answer; the config and the tail of the history are in one.

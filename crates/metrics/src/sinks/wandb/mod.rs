@@ -27,6 +27,7 @@
 //! - The key goes to the server alone, never to the addresses of uploads and after no redirect.
 
 mod artifact;
+mod chance;
 mod client;
 mod config;
 mod journal;

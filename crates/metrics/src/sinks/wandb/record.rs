@@ -24,7 +24,7 @@ use super::artifact::{Artifact, KIND, Referenced, STORAGE_LAYOUT, STORAGE_POLICY
 use super::config::SummaryRule;
 use super::log::Malformed;
 use super::proto::{self, Message, Value};
-use super::sink::ALERT_INTERVAL;
+use super::timing::ALERT_INTERVAL;
 use crate::alert::{Alert, AlertLevel};
 
 /// Values by name, each as JSON text.

@@ -16,16 +16,13 @@ use super::media::Media;
 use super::segments::{self, Segment};
 use super::settings::{Environment, OfRun, Settings};
 use super::shared::{Mark, Shared, now};
-use super::timing::{Timing, seconds};
+use super::timing::{ALERT_INTERVAL, Timing, seconds};
 use super::upload::{Stop, Uploader, sync_command};
 use crate::alert::Alert;
 use crate::image::Image;
 use crate::record::Record;
 use crate::sink::{End, RunInfo, Sink, SinkResult};
 use crate::transcript::{self, Stream};
-
-/// Of one kind there is one alert in this time: a run that fails every step need not ring every step.
-pub(super) const ALERT_INTERVAL: Duration = Duration::from_secs(300);
 
 /// `wandb.Wandb`.
 pub struct Wandb {

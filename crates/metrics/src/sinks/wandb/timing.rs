@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+/// Of one kind there is one alert in this time: a run that fails every step need not ring every step.
+pub(super) const ALERT_INTERVAL: Duration = Duration::from_secs(300);
+
 /// Durations in seconds, as `kwargs.timing` may give them.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]

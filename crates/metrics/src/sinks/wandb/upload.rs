@@ -15,12 +15,12 @@
 //! their like are final: the log has everything, and `tpu-train sync` sends it.
 
 use std::fs;
-use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::path::{Component, Path};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::chance::chance;
 use super::client::{Bucket, Client, RunFile, Stored, Trouble, Upsert};
 use super::config::ResumeRule;
 use super::json;
@@ -636,12 +636,6 @@ fn output(logs: &[Segment]) -> io::Result<String> {
         })?;
     }
     Ok(text)
-}
-
-/// Between 0 and 1. The standard library's source of chance: each hasher has keys of its own.
-pub(super) fn chance() -> f64 {
-    let bits = std::hash::RandomState::new().build_hasher().finish();
-    (bits >> 11) as f64 / (1u64 << 53) as f64
 }
 
 /// How to send what is left, for messages.
