@@ -185,6 +185,8 @@ pub fn assert_artifact(server: &Server, run: &Run) {
     assert_eq!(artifact["state"], "COMMITTED");
     let input = &artifact["input"];
     assert_eq!(input["artifactCollectionName"], "checkpoint-k3v8x0qa");
+    assert_eq!(input["projectName"], "tpu-train");
+    assert_eq!(input["runName"], crate::RUN_ID);
     let requests = server.requests();
     let manifest = requests
         .iter()

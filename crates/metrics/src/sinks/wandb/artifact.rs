@@ -24,6 +24,10 @@ pub(super) const KIND: &str = "model";
 /// A version of an artifact.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Artifact {
+    /// The run's; for who sends a log. Empty: that of the key.
+    pub(super) entity: String,
+    /// The run's.
+    pub(super) project: String,
     /// All versions of one name belong together.
     pub(super) name: String,
     pub(super) digest: String,
@@ -49,7 +53,7 @@ pub(super) struct Referenced {
 }
 
 impl Artifact {
-    /// The checkpoint of `step` in `dir`. Reads all of it, unless `is_over` says that nobody waits any more.
+    /// The checkpoint of `step` in `dir`, of no project yet. Reads all of it, unless `is_over` says that nobody waits any more.
     pub(super) fn of_checkpoint(
         run_id: &str,
         step: u64,
@@ -73,6 +77,7 @@ impl Artifact {
             client_id: client_id(),
             sequence_client_id: client_id(),
             files,
+            ..Self::default()
         })
     }
 

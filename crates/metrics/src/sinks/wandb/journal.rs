@@ -16,7 +16,7 @@ use super::artifact::Artifact;
 use super::config::{Mode, STEP_METRIC, WandbConfig};
 use super::json as text;
 use super::log::Writer;
-use super::media::{self, Media, MediaFile};
+use super::media::{self, Media, MediaFile, OfStep};
 use super::record::{Items, Metric, Record, Run};
 use super::segments::{self, Segment};
 use super::settings::{ApiKey, Settings};
@@ -35,15 +35,21 @@ use crate::transcript;
 /// A longer patch says little.
 const MAX_PATCH_BYTES: usize = 4 << 20;
 
+/// Of a row, which has numbers besides.
+const MAX_HISTOGRAM_BYTES: usize = 8 << 20;
+
 /// A log that has been begun.
 pub(super) struct Journal {
     log: Writer<File>,
     num_records: i64,
     id: String,
+    entity: String,
+    project: String,
     shared: Arc<Shared>,
     timing: Timing,
     record: Tail,
     media: Media,
+    is_without_histograms: bool,
     /// What is sent beside the log.
     files: PathBuf,
     output: Option<Tail>,
@@ -129,10 +135,13 @@ impl Journal {
             log: Writer::create(&log)?,
             num_records: 0,
             id,
+            entity: segment_run.entity.clone(),
+            project: segment_run.project.clone(),
             shared,
             timing: config.timing,
             record: Tail::new(run.dir.join("metrics.jsonl"), 0),
             media,
+            is_without_histograms: false,
             files: folder.join("files"),
             output: transcript
                 .filter(|_| config.console)
@@ -323,7 +332,7 @@ impl Journal {
             if is_late && !(of_step.is_live && of_step.step == self.restored_step) {
                 continue;
             }
-            let mut found = of_step.histograms();
+            let mut found = self.histograms(&of_step);
             let scrubbed = |text: &str| self.scrubbed(text);
             if let Some((key, table)) = of_step.table(&self.files, &scrubbed)? {
                 found.insert(key.to_owned(), self.write_media(key, table)?);
@@ -335,6 +344,25 @@ impl Journal {
             }
         }
         Ok(items)
+    }
+
+    /// The histograms of a step, if they fit into its row: the server takes no longer one, and its numbers shall arrive.
+    fn histograms(&mut self, of_step: &OfStep) -> Items {
+        let items = of_step.histograms();
+        let bytes: usize = items
+            .iter()
+            .map(|(key, value)| key.len() + value.len())
+            .sum();
+        if bytes <= MAX_HISTOGRAM_BYTES {
+            return items;
+        }
+        if !std::mem::replace(&mut self.is_without_histograms, true) {
+            self.shared.warn(format!(
+                "warning: W&B: {} histograms are more than fits into a row; histograms.jsonl has them",
+                items.len()
+            ));
+        }
+        Items::new()
     }
 
     /// Those of the end, which go with the last row.
@@ -373,7 +401,11 @@ impl Journal {
             let shared = self.shared.clone();
             let is_over = || shared.is_abandoned();
             match Artifact::of_checkpoint(&self.id, step, &dir, &is_over) {
-                Ok(artifact) => self.write(&Record::Artifact(Box::new(artifact)))?,
+                Ok(artifact) => self.write(&Record::Artifact(Box::new(Artifact {
+                    entity: self.entity.clone(),
+                    project: self.project.clone(),
+                    ..artifact
+                })))?,
                 Err(error) => self.shared.inform(format!(
                     "W&B: not told of {}, which was not kept for long enough to be read: {error}",
                     dir.display()

@@ -292,6 +292,8 @@ impl Metric {
 
 impl Artifact {
     fn encode(&self, artifact: &mut Message) {
+        artifact.text(2, &self.project);
+        artifact.text(3, &self.entity);
         artifact.text(4, KIND);
         artifact.text(5, &self.name);
         artifact.text(6, &self.digest);
@@ -325,6 +327,8 @@ impl Artifact {
         let mut artifact = Self::default();
         proto::read(bytes, |field, value| {
             match field {
+                2 => artifact.project = value.text()?,
+                3 => artifact.entity = value.text()?,
                 5 => artifact.name = value.text()?,
                 6 => artifact.digest = value.text()?,
                 8 => artifact.metadata = value.text()?,
@@ -572,6 +576,8 @@ mod tests {
                 level: AlertLevel::Error,
             }),
             Record::Artifact(Box::new(Artifact {
+                entity: "us".into(),
+                project: "p".into(),
                 name: "checkpoint-a".into(),
                 digest: "b".into(),
                 metadata: "{}".into(),
