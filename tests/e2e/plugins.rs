@@ -160,6 +160,7 @@ fn a_source_and_a_sink_of_ones_own_go_with_a_run_and_its_resume() {
     assert_eq!(first[1..5], steps);
     assert_eq!(first[5..], ["validation 4", "Finished"]);
     assert!(!run.join("wandb").exists(), "nothing is sent from here");
+    assert!(!run.join("histograms.jsonl").exists(), "nobody asked");
     let vocabulary = std::fs::read_to_string(run.join("tokenizer/tokenizer.json")).unwrap();
     assert!(vocabulary.contains("sheep"), "trained on the source");
 

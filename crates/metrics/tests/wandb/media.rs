@@ -122,6 +122,8 @@ fn samples_of_a_step_that_is_logged_already_get_a_row_of_their_own() {
     let server = Server::start("");
     let run = Run::new(&server.url);
     let mut metrics = run.start(0);
+    let histogram = Histogram::of("gradients/a", &[1.0]);
+    metrics.histograms(1, vec![histogram]).unwrap();
     metrics.log(row(1)).unwrap();
     metrics.finish(&End::Stopped).unwrap();
     // All steps are done; what is left is to show what the model makes of a prompt.
@@ -137,6 +139,8 @@ fn samples_of_a_step_that_is_logged_already_get_a_row_of_their_own() {
     assert_eq!(history.len(), 2, "{history:?}");
     assert_eq!(history[1]["trainer/step"], 1);
     assert_eq!(history[1]["samples"]["nrows"], 1);
+    // Which the first process has logged.
+    assert!(history[0]["gradients/a"].is_object() && history[1]["gradients/a"].is_null());
     assert_eq!(history[1]["plots/loss"]["format"], "png");
 }
 

@@ -48,7 +48,7 @@ struct Waiting {
     line: String,
 }
 
-/// What there is of one step.
+/// What one process has made in one step.
 #[derive(Default)]
 pub(super) struct OfStep {
     pub(super) step: u64,
@@ -92,8 +92,12 @@ impl Media {
 }
 
 fn at<'a>(found: &'a mut Vec<OfStep>, waiting: &Waiting) -> &'a mut OfStep {
-    let place = found.partition_point(|it| it.step < waiting.step);
-    if found.get(place).is_none_or(|it| it.step > waiting.step) {
+    let wanted = (waiting.step, waiting.is_live);
+    let place = found.partition_point(|it| (it.step, it.is_live) < wanted);
+    if found
+        .get(place)
+        .is_none_or(|it| (it.step, it.is_live) != wanted)
+    {
         let of_step = OfStep {
             step: waiting.step,
             is_live: waiting.is_live,
