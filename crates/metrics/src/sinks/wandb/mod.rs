@@ -5,6 +5,7 @@
 //! ```text
 //! training --position--> journal (thread) --> run-ID.wandb --> uploader (thread) --> server
 //!                         metrics.jsonl                    \-> `tpu-train sync`, `wandb sync`
+//!                         samples.jsonl, histograms.jsonl
 //!                         console.log, /proc, git
 //! ```
 //!
@@ -16,8 +17,8 @@
 //! # The protocol
 //!
 //! Measured from the reference client, Python's wandb 0.31.0. `client` has the requests, `upload` what goes when and
-//! how it arrives once, `record` and `log` the format of logs, `settings` the variables, `segments` the
-//! folders. In short:
+//! how it arrives once, `record` and `log` the format of logs, `media` and `artifact` what is no number, `settings` the
+//! variables, `segments` the folders. In short:
 //!
 //! - `RunResumeStatus`, `UpsertBucket`, then file_stream requests; at the end `UpsertBucket`, files, and a file_stream
 //!   request with `complete` and `exitcode`.
