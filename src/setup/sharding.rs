@@ -66,6 +66,9 @@ pub(super) fn check(
     if config.device.kind == DeviceKind::Tpu {
         refuse("device.type=tpu works");
     }
+    if config.logging.histogram_interval.is_some_and(|it| it > 0) {
+        refuse("logging.histogram_interval counts whole tensors, and works");
+    }
     if trainer.optimizer_metrics {
         refuse("trainer.optimizer_metrics is");
     }

@@ -148,7 +148,8 @@ pub enum End {
 
 /// The record of a run and its sinks.
 pub struct Metrics {
-    jsonl: Jsonl,
+    /// `None`: another rank's record is that of the run.
+    jsonl: Option<Jsonl>,
     /// `samples.jsonl`.
     samples: Option<Jsonl>,
     /// `histograms.jsonl`.
@@ -166,8 +167,15 @@ struct Named {
 impl Metrics {
     /// A record without sinks.
     pub fn new(jsonl: Jsonl) -> Self {
+        let mut metrics = Self::none();
+        metrics.jsonl = Some(jsonl);
+        metrics
+    }
+
+    /// No record and no sinks: another rank's are those of the run.
+    pub fn none() -> Self {
         Self {
-            jsonl,
+            jsonl: None,
             samples: None,
             histograms: None,
             sinks: Vec::new(),
@@ -210,7 +218,7 @@ impl Metrics {
     pub fn start(&mut self, run: &RunInfo, truncation: Truncation) {
         self.tell(|sink| sink.start(run));
         if truncation.rows_dropped > 0 {
-            let position = self.jsonl.position();
+            let position = self.jsonl.as_ref().map_or(0, Jsonl::position);
             self.tell(|sink| sink.rewound(run.step, position));
         }
         self.pass_on_news();
@@ -219,8 +227,11 @@ impl Metrics {
     /// Writes the record to disk, then hands it to every sink.
     pub fn log(&mut self, record: impl Into<Record>) -> Result<()> {
         let record = record.into();
-        self.jsonl.write(&record)?;
-        let position = self.jsonl.position();
+        let Some(jsonl) = &mut self.jsonl else {
+            return Ok(());
+        };
+        jsonl.write(&record)?;
+        let position = jsonl.position();
         self.tell(|sink| sink.record(&record, position));
         self.pass_on_news();
         Ok(())
@@ -286,13 +297,13 @@ impl Metrics {
 
     /// [`Jsonl::sync`].
     pub fn sync(&self) -> Result<()> {
-        self.jsonl.sync()
+        self.jsonl.as_ref().map_or(Ok(()), Jsonl::sync)
     }
 
     /// Ends the run for all sinks and makes the record durable.
     pub fn finish(mut self, end: &End) -> Result<()> {
         self.end(end);
-        self.jsonl.sync()
+        self.jsonl.as_ref().map_or(Ok(()), Jsonl::sync)
     }
 
     fn end(&mut self, end: &End) {

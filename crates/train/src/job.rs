@@ -226,7 +226,7 @@ impl Prepared {
 
     /// Trains beside the first of the ranks that share the model, which keeps the folder and the records.
     pub fn follow(self) -> Result<()> {
-        Run::follow(self).complete().map(drop)
+        Run::follow(self).complete(|_, _| {}).map(drop)
     }
 }
 

@@ -40,7 +40,6 @@ mod job;
 mod loss;
 mod loss_scale;
 mod mirror;
-mod records;
 mod reduce;
 mod rehearsal;
 mod run;

@@ -24,7 +24,6 @@ use crate::finding::{ChangedBy, Finding, Place};
 use crate::guard::{Cause, Verdict};
 use crate::job::{Ending, Outcome, Prepared};
 use crate::mirror::Mirror;
-use crate::records::Records;
 use crate::snapshot::snapshot;
 use crate::state::{OptimizerState, TrainState};
 use crate::step::StepOutput;
@@ -42,7 +41,7 @@ pub(crate) struct Run {
     config: TrainerConfig,
     data: Pipeline,
     loader: Loader,
-    metrics: Records,
+    metrics: Metrics,
     /// Of the first rank.
     writer: Option<Writer>,
     mirror: Option<Box<dyn Mirror>>,
@@ -121,7 +120,7 @@ impl Run {
             run_dir: Some(run_dir.to_owned()),
             tokenizer_files,
             writer: Some(writer),
-            metrics: Records::new(metrics),
+            metrics,
             ..run
         })
     }
@@ -150,7 +149,7 @@ impl Run {
             config,
             data,
             loader: prepared.loader,
-            metrics: Records::none(),
+            metrics: Metrics::none(),
             token_ids: prepared.token_ids,
             stop: prepared.stop,
             seed: prepared.seed,
@@ -461,7 +460,7 @@ impl Run {
             scalars.insert("padding".to_owned(), (padding as f32).into());
         }
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
-        self.metrics.log(StepRecord {
+        Ok(self.metrics.log(StepRecord {
             step,
             loss: numbers.loss,
             lr: output.lr,
@@ -474,13 +473,13 @@ impl Run {
             forward_ms: ms(used.parts.forward),
             backward_ms: ms(used.parts.backward),
             optimizer_ms: ms(used.parts.optimizer),
-        })
+        })?)
     }
 
     /// Finds out what it can about a step that was not applied, and keeps its batch.
     fn examine(&mut self, mut bad: BadStep, batches: &[Batch]) -> BadStep {
         // A step that fails is not made worse by a report that fails.
-        let warn = |metrics: &mut Records, error: Error| {
+        let warn = |metrics: &mut Metrics, error: Error| {
             metrics.message(&format!("warning: no full report of the bad step: {error}"));
         };
         // Of several ranks each has its own micro-batches, and no weight is whole.
@@ -589,7 +588,7 @@ impl Run {
         let samples = sample(&self.training, &self.data, config, ends, &self.stop)?;
         samples
             .iter()
-            .try_for_each(|sample| self.metrics.sample(sample))
+            .try_for_each(|sample| Ok(self.metrics.sample(sample)?))
     }
 
     fn save(&mut self) -> Result<()> {
