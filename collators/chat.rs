@@ -328,6 +328,10 @@ impl Collator for ChatCollator {
         }
     }
 
+    fn columns(&self) -> Option<Vec<String>> {
+        Some(self.reader.columns_used())
+    }
+
     fn encode(&self, row: &Row, examples: &mut Examples) -> Result<(), DataError> {
         let bad = |message: String| DataError::BadRow {
             at: row.at.clone(),

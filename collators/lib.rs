@@ -25,6 +25,7 @@ mod chat;
 mod example;
 mod field;
 mod fit;
+mod inner;
 mod layout;
 mod loader;
 mod packing;
@@ -107,6 +108,12 @@ pub trait Collator: Send + Sync {
     /// What the labels are compared with.
     fn prediction(&self) -> Prediction {
         Prediction::NextToken
+    }
+
+    /// The columns of a row that it looks at, each a name or a path such as `meta.text`; `None` for all. What is not among
+    /// them may not be read: a row has the others or not, as suits its source.
+    fn columns(&self) -> Option<Vec<String>> {
+        None
     }
 
     /// Adds what is made of `row` to `examples`: none, one, or what the layout says.

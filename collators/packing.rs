@@ -86,6 +86,10 @@ impl Collator for PackingCollator {
         }
     }
 
+    fn columns(&self) -> Option<Vec<String>> {
+        Some(vec![self.config.field.clone()])
+    }
+
     fn encode(&self, row: &Row, examples: &mut Examples) -> Result<(), DataError> {
         if let Column::Ints(_) = row.get(&self.config.field)? {
             let example = examples.add();

@@ -87,6 +87,17 @@ impl Pipeline {
                 return Err(DataError::BadValue { key, message });
             }
         }
+        // The collator comes first, as it says which columns are read; one that is to be trained is stood in for.
+        let given = given_tokenizer(config, options)?.map(Arc::new);
+        let planned = match &given {
+            Some(tokenizer) => Arc::clone(tokenizer),
+            None => Arc::new(Tokenizer::bytes()?),
+        };
+        let planned = build_collator(config, &options.collators, &planned)?;
+        let config = &DataConfig {
+            used_columns: planned.columns(),
+            ..config.clone()
+        };
         let dataset = Dataset::open_from(config, &options.sources)?;
         if options.num_epochs.is_some() && dataset.train.num_rows().is_none() {
             return Err(DataError::BadValue {
@@ -97,11 +108,18 @@ impl Pipeline {
                 ),
             });
         }
-        let tokenizer = Arc::new(open_tokenizer(config, options, dataset.train.as_ref())?);
+        let (tokenizer, mut collator) = match given {
+            Some(tokenizer) => (tokenizer, planned),
+            None => {
+                let (train, cache) = (dataset.train.as_ref(), options.cache.as_deref());
+                let tokenizer = Arc::new(Tokenizer::open(&config.tokenizer, train, cache)?);
+                let collator = build_collator(config, &options.collators, &tokenizer)?;
+                (tokenizer, collator)
+            }
+        };
         for split in [&dataset.train, &dataset.validation] {
             check_tokenizer(&tokenizer, split.as_ref())?;
         }
-        let mut collator = build_collator(config, &options.collators, &tokenizer)?;
         if config.nulls == Nulls::Skip {
             collator = Arc::new(SkipNulls(collator));
         }
@@ -544,18 +562,20 @@ fn check_tokenizer(tokenizer: &Tokenizer, source: &dyn Source) -> Result<(), Dat
     }
 }
 
-fn open_tokenizer(
+/// The tokenizer that there is already; `None` where one is to be trained on the data.
+fn given_tokenizer(
     config: &DataConfig,
     options: &PipelineOptions,
-    train: &dyn Source,
-) -> Result<Tokenizer, DataError> {
+) -> Result<Option<Tokenizer>, DataError> {
+    let eos_token = config.tokenizer.eos_token.as_deref();
     let tokenizer = match (&config.tokenizer.path, &options.tokenizer) {
-        (None, Some(origin)) => Tokenizer::load_from(origin, config.tokenizer.eos_token.as_deref()),
-        _ => Tokenizer::open(&config.tokenizer, train, options.cache.as_deref()),
-    }?;
-    Ok(if config.tokenizer.add_special_tokens {
+        (Some(path), _) => Tokenizer::load(Path::new(path), eos_token)?,
+        (None, Some(origin)) => Tokenizer::load_from(origin, eos_token)?,
+        (None, None) => return Ok(None),
+    };
+    Ok(Some(if config.tokenizer.add_special_tokens {
         tokenizer
     } else {
         tokenizer.without_document_start()
-    })
+    }))
 }

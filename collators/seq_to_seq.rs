@@ -86,6 +86,13 @@ impl Collator for SeqToSeqCollator {
         Layout::of(self.config.packing)
     }
 
+    fn columns(&self) -> Option<Vec<String>> {
+        Some(vec![
+            self.config.input_field.clone(),
+            self.config.output_field.clone(),
+        ])
+    }
+
     fn encode(&self, row: &Row, examples: &mut Examples) -> Result<(), DataError> {
         let config = &self.config;
         let start = self.tokenizer.document_start();

@@ -63,6 +63,14 @@ impl Collator for SimpleCollator {
         Layout::of(self.config.packing)
     }
 
+    fn columns(&self) -> Option<Vec<String>> {
+        Some(vec![
+            self.config.input_ids_field.clone(),
+            self.config.labels_field.clone(),
+            self.config.attention_mask_field.clone(),
+        ])
+    }
+
     fn encode(&self, row: &Row, examples: &mut Examples) -> Result<(), DataError> {
         let SimpleConfig {
             input_ids_field,

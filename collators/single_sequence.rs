@@ -51,6 +51,10 @@ impl Collator for SingleSequenceCollator {
         Layout::Padded
     }
 
+    fn columns(&self) -> Option<Vec<String>> {
+        Some(vec![self.config.input_ids_field.clone()])
+    }
+
     fn encode(&self, row: &Row, examples: &mut Examples) -> Result<(), DataError> {
         let ids = ids(row, &self.config.input_ids_field)?;
         let example = examples.add();

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use tt_data::{DataError, Location, Row};
 
-use crate::{Collator, Examples, Field, Layout, Prediction};
+use crate::inner::hand_on;
+use crate::{Collator, Examples};
 
 /// A collator that leaves out rows in which what it asks for is null, or, of JSON, where there is no such key. They are
 /// counted.
@@ -33,17 +34,7 @@ impl SkipNulls {
 
 #[deny(clippy::missing_trait_methods)] // one that is not handed on would be the trait's
 impl Collator for SkipNulls {
-    fn layout(&self) -> Layout {
-        self.0.layout()
-    }
-
-    fn fields(&self) -> Vec<Field> {
-        self.0.fields()
-    }
-
-    fn prediction(&self) -> Prediction {
-        self.0.prediction()
-    }
+    hand_on!();
 
     fn encode(&self, row: &Row, examples: &mut Examples) -> Result<(), DataError> {
         let made = self.0.encode(row, examples);
@@ -58,21 +49,5 @@ impl Collator for SkipNulls {
     ) -> Result<Option<usize>, DataError> {
         let made = self.0.encode_part(row, from, examples);
         self.skip(made, row, examples, None)
-    }
-
-    fn keeps(&self) -> Option<String> {
-        self.0.keeps()
-    }
-
-    fn chat_template(&self) -> Option<String> {
-        self.0.chat_template()
-    }
-
-    fn answer_end(&self) -> Option<u32> {
-        self.0.answer_end()
-    }
-
-    fn name(&self) -> &'static str {
-        self.0.name()
     }
 }

@@ -15,7 +15,8 @@ use tt_data::{
     TokenCacheConfig, Tokenizer, Value,
 };
 
-use crate::{Collator, Examples, Field, Layout, PipelineOptions, Prediction};
+use crate::inner::{encode_parts, hand_on};
+use crate::{Collator, Examples, Layout, PipelineOptions};
 
 /// The column that tokens are handed on in; no file has one of this name.
 const COLUMN: &str = "\0tokens";
@@ -233,24 +234,10 @@ pub(crate) struct CachedCollator(pub(crate) Arc<dyn Collator>);
 
 #[deny(clippy::missing_trait_methods)] // one that is not handed on would be the trait's
 impl Collator for CachedCollator {
-    fn layout(&self) -> Layout {
-        self.0.layout()
-    }
-
-    fn fields(&self) -> Vec<Field> {
-        self.0.fields()
-    }
-
-    fn prediction(&self) -> Prediction {
-        self.0.prediction()
-    }
+    hand_on!();
 
     fn encode(&self, row: &Row, examples: &mut Examples) -> Result<(), DataError> {
-        let mut from = Some(0);
-        while let Some(here) = from {
-            from = self.encode_part(row, here, examples)?;
-        }
-        Ok(())
+        encode_parts(self, row, examples)
     }
 
     fn encode_part(
@@ -276,21 +263,5 @@ impl Collator for CachedCollator {
             examples.split_last();
         }
         Ok((end < ids.len()).then_some(end))
-    }
-
-    fn keeps(&self) -> Option<String> {
-        self.0.keeps()
-    }
-
-    fn chat_template(&self) -> Option<String> {
-        self.0.chat_template()
-    }
-
-    fn answer_end(&self) -> Option<u32> {
-        self.0.answer_end()
-    }
-
-    fn name(&self) -> &'static str {
-        self.0.name()
     }
 }

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tt_data::{DataError, Row, Tokenizer, typed_kwargs};
 
+use crate::inner::encode_parts;
 use crate::{Collator, Examples, Layout};
 
 /// Text that is encoded at a time.
@@ -59,12 +60,12 @@ impl Collator for TokenizeCollator {
         Layout::of(self.config.packing)
     }
 
+    fn columns(&self) -> Option<Vec<String>> {
+        Some(vec![self.config.text_field.clone()])
+    }
+
     fn encode(&self, row: &Row, examples: &mut Examples) -> Result<(), DataError> {
-        let mut from = Some(0);
-        while let Some(here) = from {
-            from = self.encode_part(row, here, examples)?;
-        }
-        Ok(())
+        encode_parts(self, row, examples)
     }
 
     fn encode_part(

@@ -140,6 +140,9 @@ impl Conversation {
     }
 }
 
+/// Where messages are, as OpenAI and ShareGPT call it.
+const LISTS: [&str; 2] = ["messages", "conversations"];
+
 /// Reads records.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Reader {
@@ -154,11 +157,12 @@ impl Reader {
         let has = |field: &str| !matches!(row.fields.get(field), None | Some(Value::Null));
         let (format, list) = match (self.format, &self.columns.messages) {
             (RecordFormat::Auto, Some(list)) => (self.format, list.as_str()),
-            (RecordFormat::Auto, None) if has("messages") => (self.format, "messages"),
-            (RecordFormat::Auto, None) if has("conversations") => (self.format, "conversations"),
-            (RecordFormat::Auto, None) => (RecordFormat::Alpaca, ""),
-            (RecordFormat::Messages, list) => (self.format, list.as_deref().unwrap_or("messages")),
-            (format, list) => (format, list.as_deref().unwrap_or("conversations")),
+            (RecordFormat::Auto, None) => match LISTS.into_iter().find(|list| has(list)) {
+                Some(list) => (self.format, list),
+                None => (RecordFormat::Alpaca, ""),
+            },
+            (RecordFormat::Messages, list) => (self.format, list.as_deref().unwrap_or(LISTS[0])),
+            (format, list) => (format, list.as_deref().unwrap_or(LISTS[1])),
         };
         let mut conversation = match format {
             RecordFormat::Alpaca => self.alpaca(row)?,
@@ -171,6 +175,25 @@ impl Reader {
         }
         conversation.tools = self.tools(row)?;
         Ok(conversation)
+    }
+
+    /// The columns that a conversation may be in, whatever the format.
+    pub fn columns_used(&self) -> Vec<String> {
+        let Columns {
+            prompt,
+            query,
+            response,
+            history,
+            system,
+            tools,
+            messages,
+        } = &self.columns;
+        let lists = match messages {
+            Some(list) => vec![list.as_str()],
+            None => LISTS.to_vec(),
+        };
+        let rest = [prompt, query, response, history, system, tools].map(String::as_str);
+        lists.into_iter().chain(rest).map(str::to_owned).collect()
     }
 
     fn alpaca(&self, row: &Row) -> Result<Conversation, DataError> {

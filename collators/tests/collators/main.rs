@@ -1,6 +1,7 @@
 //! What becomes of data on its way to a batch.
 
 mod chat;
+mod columns;
 mod fields;
 mod loader;
 mod packing;

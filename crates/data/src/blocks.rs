@@ -47,6 +47,20 @@ impl Blocks {
         }
     }
 
+    /// Hashes what the order of rows depends on.
+    pub(crate) fn hash(&self, hasher: &mut blake3::Hasher) {
+        for numbers in [&self.starts, &self.bytes] {
+            hasher.update(&(numbers.len() as u64).to_le_bytes());
+            numbers.iter().for_each(|number| {
+                hasher.update(&number.to_le_bytes());
+            });
+        }
+        let runs = self.runs.iter();
+        runs.for_each(|&run| {
+            hasher.update(&(run as u64).to_le_bytes());
+        });
+    }
+
     /// Number of blocks.
     pub fn len(&self) -> usize {
         self.bytes.len()

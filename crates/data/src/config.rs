@@ -49,6 +49,9 @@ pub struct DataConfig {
     /// Files of the data set that are not here yet: no key, but what is known of a data set on the Hub.
     #[serde(skip)]
     pub remote_files: RemoteFiles,
+    /// The columns that the collator uses, as it says; `None` for all. No key: a source may read these alone.
+    #[serde(skip)]
+    pub used_columns: Option<Vec<String>>,
 }
 
 impl Default for DataConfig {
@@ -66,6 +69,7 @@ impl Default for DataConfig {
             token_cache: TokenCacheConfig::default(),
             num_workers: 1,
             remote_files: RemoteFiles::default(),
+            used_columns: None,
         }
     }
 }

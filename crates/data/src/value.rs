@@ -94,12 +94,16 @@ impl Value {
 
 /// Values by name, in the order of the file.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Fields(Vec<(String, Value)>);
+pub struct Fields {
+    values: Vec<(String, Value)>,
+    /// Of columns that there are and that were not read, as nobody asks for them: for messages.
+    unread: Vec<String>,
+}
 
 impl Fields {
     /// The value called `name`, or, where none is called so, the one at the end of a path such as `meta.lang`.
     pub fn get(&self, name: &str) -> Option<&Value> {
-        let own = self.0.iter().find(|(own, _)| own == name);
+        let own = self.values.iter().find(|(own, _)| own == name);
         if let Some((_, value)) = own {
             return Some(value);
         }
@@ -110,19 +114,22 @@ impl Fields {
         }
     }
 
-    /// The names, in order.
+    /// The names, in order, and then those of columns that were not read.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().map(|(name, _)| name.as_str())
+        let read = self.values.iter().map(|(name, _)| name);
+        read.chain(&self.unread).map(String::as_str)
     }
 
     /// Names with their values, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Value)> {
-        self.0.iter().map(|(name, value)| (name.as_str(), value))
+        self.values
+            .iter()
+            .map(|(name, value)| (name.as_str(), value))
     }
 
     /// The values, in order.
     pub fn values(&self) -> impl Iterator<Item = &Value> {
-        self.0.iter().map(|(_, value)| value)
+        self.values.iter().map(|(_, value)| value)
     }
 
     /// Calls `see` with each string, those within lists and records too.
@@ -132,30 +139,47 @@ impl Fields {
 
     /// The value called `name`, null if there was none.
     pub fn entry(&mut self, name: &str) -> &mut Value {
-        let at = match self.0.iter().position(|(own, _)| own == name) {
+        let at = match self.values.iter().position(|(own, _)| own == name) {
             Some(at) => at,
             None => {
-                self.0.push((name.to_owned(), Value::Null));
-                self.0.len() - 1
+                self.values.push((name.to_owned(), Value::Null));
+                self.values.len() - 1
             }
         };
-        &mut self.0[at].1
+        &mut self.values[at].1
     }
 
-    /// Those whose names are `wanted`.
-    pub(crate) fn only(self, wanted: &[String]) -> Self {
-        let is_wanted = |(name, _): &(String, Value)| wanted.iter().any(|it| it == name);
-        Self(self.0.into_iter().filter(is_wanted).collect())
+    /// Those that are `wanted`; of the others the names.
+    pub(crate) fn only(self, wanted: impl Fn(&str) -> bool) -> Self {
+        let all = self.values.into_iter();
+        let (values, others) = all.partition::<Vec<_>, _>(|(name, _)| wanted(name));
+        let others = others.into_iter().map(|(name, _)| name);
+        Self {
+            values,
+            unread: others.collect(),
+        }
+    }
+
+    #[must_use]
+    pub(crate) fn without_unread(self) -> Self {
+        let unread = Vec::new();
+        Self { unread, ..self }
+    }
+
+    pub(crate) fn set_unread(&mut self, names: &[String]) {
+        if self.unread != names {
+            self.unread = names.to_vec();
+        }
     }
 
     /// The first value, called `name` from now on, then the second ..: how a row is written over the one before, whose
     /// buffers are used again where columns are the same. [`Fields::truncate`] leaves out what is not written.
     pub(crate) fn at(&mut self, index: usize, name: &str) -> &mut Value {
-        debug_assert!(index <= self.0.len());
-        if index == self.0.len() {
-            self.0.push((name.to_owned(), Value::Null));
+        debug_assert!(index <= self.values.len());
+        if index == self.values.len() {
+            self.values.push((name.to_owned(), Value::Null));
         }
-        let (own, value) = &mut self.0[index];
+        let (own, value) = &mut self.values[index];
         if own != name {
             name.clone_into(own);
         }
@@ -163,14 +187,17 @@ impl Fields {
     }
 
     pub(crate) fn truncate(&mut self, len: usize) {
-        self.0.truncate(len);
+        self.values.truncate(len);
     }
 }
 
 impl<N: Into<String>> FromIterator<(N, Value)> for Fields {
     fn from_iter<I: IntoIterator<Item = (N, Value)>>(values: I) -> Self {
         let values = values.into_iter();
-        Self(values.map(|(name, value)| (name.into(), value)).collect())
+        Self {
+            values: values.map(|(name, value)| (name.into(), value)).collect(),
+            unread: Vec::new(),
+        }
     }
 }
 

@@ -17,6 +17,7 @@ use arrow_ipc::{Block, Message, MessageHeader, MetadataVersion, root_as_footer, 
 use arrow_schema::{ArrowError, SchemaRef};
 
 use super::block_file::{BlockFile, Decoder, Undecoded};
+use super::projection::Columns;
 use crate::blocks::Blocks;
 use crate::error::DataError;
 
@@ -25,17 +26,14 @@ const CONTINUATION: [u8; 4] = [0xff; 4];
 /// What a compressed body may grow to, for the reckoning of memory.
 const COMPRESSION: u64 = 3;
 
-/// The rows of the file or stream at `path`, of `columns` if given.
-pub(super) fn open(
-    path: &Path,
-    columns: Option<&[String]>,
-) -> Result<BlockFile<Batches>, DataError> {
+/// The rows of the file or stream at `path`, of `columns`.
+pub(super) fn open(path: &Path, columns: &Columns) -> Result<BlockFile<Batches>, DataError> {
     let file = File::open(path).map_err(DataError::io(path))?;
     let index = Index::read(&file, path)?;
     let schema = index
         .schema
         .ok_or_else(|| DataError::file(path, "no Arrow stream: it has no schema"))?;
-    let projection = super::project(schema.fields(), columns, path)?;
+    let projection = columns.of_file(schema.fields(), path)?;
     let mut blocks = Blocks::default();
     blocks.add_run(index.batches.iter().map(|(_, rows, bytes)| (*rows, *bytes)));
     let batches = index.batches.into_iter();
@@ -43,14 +41,14 @@ pub(super) fn open(
         file,
         schema,
         version: index.version,
-        projection,
+        projection: projection.places,
         dictionaries: index.dictionaries,
         batches: batches
             .filter_map(|(batch, rows, _)| (rows > 0).then_some(batch))
             .collect(),
         last: None,
     };
-    Ok(BlockFile::new(path, blocks, decoder))
+    Ok(BlockFile::new(path, blocks, decoder, projection.unread))
 }
 
 /// Record batches, each a block.

@@ -43,15 +43,18 @@ pub(super) struct BlockFile<D> {
     blocks: Arc<Blocks>,
     decoder: Mutex<D>,
     cache: BlockCache<RecordBatch>,
+    /// Columns that are not decoded, for messages.
+    unread: Vec<String>,
 }
 
 impl<D: Decoder> BlockFile<D> {
-    pub(super) fn new(path: &Path, blocks: Blocks, decoder: D) -> Self {
+    pub(super) fn new(path: &Path, blocks: Blocks, decoder: D, unread: Vec<String>) -> Self {
         Self {
             path: Arc::from(path),
             blocks: Arc::new(blocks),
             decoder: Mutex::new(decoder),
             cache: BlockCache::default(),
+            unread,
         }
     }
 
@@ -93,6 +96,7 @@ impl<D: Decoder> Source for BlockFile<D> {
         let batch = self.batch(block)?;
         let within = (index - self.blocks.rows(block).start) as usize;
         columns::read_row(&batch, within, row);
+        row.fields.set_unread(&self.unread);
         row.at = Location::Row {
             file: Arc::clone(&self.path),
             row: index,

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::projection::Columns;
 use super::split::Split;
 use super::{Format, RemoteFiles, find, fingerprint, open};
 use crate::concat::concat;
@@ -36,7 +37,7 @@ pub struct FilesConfig {
     /// What to validate on, as `split`. Without it, the split `validation` if there is one, else `val_fraction` of the
     /// rows.
     pub val_split: Option<String>,
-    /// The columns to read; all, if it is null. Fewer are read faster.
+    /// The columns to read; those that the collator uses, if it is null.
     pub columns: Option<Vec<String>>,
 }
 
@@ -201,10 +202,10 @@ fn open_dataset(config: &DataConfig, format: Option<Format>) -> Result<Dataset, 
     if val_split.is_none() && files.0.contains_key(VALIDATION) && !trains_on_it {
         val_split = Some(VALIDATION.to_owned());
     }
-    let columns = own.columns.as_deref();
+    let columns = Columns::new(own.columns.as_ref(), config.used_columns.as_ref());
     let mut opened = BTreeMap::new();
     let mut read = |key, parts: &[Split]| {
-        let how = (format, columns, remotes);
+        let how = (format, &columns, remotes);
         files.rows(key, parts, how, &mut hasher, &mut opened)
     };
     let train = read(SPLIT, &split)?;
@@ -220,6 +221,10 @@ fn open_dataset(config: &DataConfig, format: Option<Format>) -> Result<Dataset, 
             let what = format!("the split `{what}` of {}", files.describe());
             return Err(DataError::NoRows { what });
         }
+    }
+    // Of the same files, other columns make other blocks.
+    if let Some(blocks) = train.blocks() {
+        blocks.hash(&mut hasher);
     }
     let settings = (&own.split, &own.val_split, config.val_fraction.to_bits());
     hasher.update(format!("{settings:?}").as_bytes());
@@ -305,7 +310,7 @@ impl Files {
         &self,
         key: &'static str,
         parts: &[Split],
-        (format, columns, remotes): (Option<Format>, Option<&[String]>, &RemoteFiles),
+        (format, columns, remotes): (Option<Format>, &Columns, &RemoteFiles),
         hasher: &mut blake3::Hasher,
         opened: &mut BTreeMap<String, Arc<dyn Source>>,
     ) -> Result<Arc<dyn Source>, DataError> {

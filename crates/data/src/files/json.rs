@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::compressed::Plain;
+use super::projection::Columns;
 use crate::error::DataError;
 use crate::location::Location;
 use crate::row::Row;
@@ -20,7 +21,7 @@ pub(super) struct JsonFile {
     path: Arc<Path>,
     file: Plain,
     rows: Vec<Span>,
-    columns: Option<Vec<String>>,
+    columns: Columns,
 }
 
 /// Where a row is.
@@ -33,7 +34,7 @@ struct Span {
 }
 
 impl JsonFile {
-    pub(super) fn open(path: &Path, columns: Option<&[String]>) -> Result<Self, DataError> {
+    pub(super) fn open(path: &Path, columns: &Columns) -> Result<Self, DataError> {
         let file = Plain::open(path)?;
         let mut rows = Vec::new();
         let mut scan = Scan::new(&mut rows);
@@ -54,7 +55,7 @@ impl JsonFile {
             path: Arc::from(path),
             file,
             rows,
-            columns: columns.map(<[String]>::to_vec),
+            columns: columns.clone(),
         })
     }
 }
@@ -106,10 +107,7 @@ impl Source for JsonFile {
                 error.column()
             ))
         })?;
-        row.fields = match &self.columns {
-            None => fields,
-            Some(wanted) => fields.only(wanted),
-        };
+        row.fields = self.columns.of_row(fields);
         Ok(())
     }
 }

@@ -6,17 +6,17 @@ mod check;
 mod columns;
 mod compressed;
 mod dataset;
+mod decoded_sizes;
 mod find;
 mod json;
 mod parquet;
+mod projection;
 mod read_at;
 mod remote;
 mod split;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-use arrow_schema::Fields;
 
 pub use check::check_files;
 pub use dataset::{DataFiles, FilesConfig, HubConfig, Paths, by_split, holds_rows};
@@ -27,6 +27,7 @@ pub use remote::{RemoteFile, RemoteFiles};
 use crate::concat::concat;
 use crate::error::DataError;
 use crate::source::Source;
+use projection::Columns;
 use remote::{AT_ONCE, PlacedFile};
 
 /// How rows are kept in a file.
@@ -60,7 +61,7 @@ impl Format {
     fn open(
         self,
         path: &Path,
-        columns: Option<&[String]>,
+        columns: &Columns,
         remotes: &RemoteFiles,
     ) -> Result<Arc<dyn Source>, DataError> {
         Ok(match self {
@@ -71,12 +72,12 @@ impl Format {
     }
 }
 
-/// The rows of all `files`, in order; each of `format`, or of the one that its name says. Of `columns` if given. Parquet
+/// The rows of all `files`, in order; each of `format`, or of the one that its name says. Parquet
 /// files may be among `remotes`.
-pub(crate) fn open(
+fn open(
     files: &[PathBuf],
     format: Option<Format>,
-    columns: Option<&[String]>,
+    columns: &Columns,
     remotes: &RemoteFiles,
 ) -> Result<Arc<dyn Source>, DataError> {
     let mut sources = Vec::with_capacity(files.len());
@@ -121,26 +122,4 @@ pub(crate) fn fingerprint(
         read().map_err(DataError::io(path))?;
     }
     Ok(())
-}
-
-/// The places of `columns` among `fields`; `None` if all are wanted. Errors: one that is not there.
-fn project(
-    fields: &Fields,
-    columns: Option<&[String]>,
-    path: &Path,
-) -> Result<Option<Vec<usize>>, DataError> {
-    let Some(columns) = columns else {
-        return Ok(None);
-    };
-    let places = columns.iter().map(|column| {
-        fields.find(column).map(|(place, _)| place).ok_or_else(|| {
-            let known: Vec<&str> = fields.iter().map(|field| field.name().as_str()).collect();
-            let message = format!("no column `{column}`; it has {}", known.join(", "));
-            DataError::file(path, message)
-        })
-    });
-    let mut places = places.collect::<Result<Vec<_>, _>>()?;
-    places.sort_unstable();
-    places.dedup();
-    Ok(Some(places))
 }

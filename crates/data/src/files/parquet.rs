@@ -21,6 +21,8 @@ use parquet::file::metadata::PageIndexPolicy;
 use parquet::file::reader::{ChunkReader, Length};
 
 use super::block_file::{BlockFile, Decoder, Undecoded};
+use super::decoded_sizes::DecodedSizes;
+use super::projection::{Columns, Projection};
 use super::remote::{PlacedFile, ReadOn, RemoteFiles};
 use crate::blocks::Blocks;
 use crate::error::DataError;
@@ -31,21 +33,22 @@ const BLOCK_BYTES: u64 = 8 << 20;
 /// Readers that wait: row groups that are read in turns.
 const MAX_READERS: usize = 4;
 
-/// The rows of the file at `path`, which may be among `remotes`; of `columns` if given.
+/// The rows of the file at `path`, which may be among `remotes`; of `columns`.
 pub(super) fn open(
     path: &Path,
-    columns: Option<&[String]>,
+    columns: &Columns,
     remotes: &RemoteFiles,
 ) -> Result<BlockFile<RowGroups>, DataError> {
     let file = PlacedFile::open(path, remotes).map_err(DataError::io(path))?;
     let options = ArrowReaderOptions::new().with_page_index_policy(PageIndexPolicy::Optional);
     let metadata = ArrowReaderMetadata::load(&file, options)
         .map_err(|error| DataError::file(path, format!("not to be read as Parquet: {error}")))?;
-    let projection = super::project(metadata.schema().fields(), columns, path)?;
-    let projection = match projection {
+    let Projection { places, unread } = columns.of_file(metadata.schema().fields(), path)?;
+    let projection = match places {
         Some(roots) => ProjectionMask::roots(metadata.parquet_schema(), roots),
         None => ProjectionMask::all(),
     };
+    let mut sizes = DecodedSizes::new(&file, &metadata);
     let (mut blocks, mut groups) = (Blocks::default(), Vec::new());
     for (index, group) in metadata.metadata().row_groups().iter().enumerate() {
         let rows = u64::try_from(group.num_rows())
@@ -56,7 +59,7 @@ pub(super) fn open(
         let columns = group.columns().iter().enumerate();
         let bytes: u64 = columns
             .filter(|(leaf, _)| projection.leaf_included(*leaf))
-            .map(|(_, column)| column.uncompressed_size().max(0) as u64)
+            .map(|(leaf, column)| sizes.bytes(leaf, column))
             .sum();
         let per_block = (rows * BLOCK_BYTES / bytes.max(1)).clamp(1, rows);
         blocks.add_run((0..rows).step_by(per_block as usize).map(|start| {
@@ -72,7 +75,7 @@ pub(super) fn open(
         groups,
         readers: Vec::new(),
     };
-    Ok(BlockFile::new(path, blocks, decoder))
+    Ok(BlockFile::new(path, blocks, decoder, unread))
 }
 
 /// Row groups, each a run of blocks.
