@@ -21,7 +21,7 @@ pub use template::{Answer, Rendered};
 use template::{ChatTemplate, NAMED};
 
 use crate::packing::WINDOW;
-use crate::{Collator, Examples, Layout};
+use crate::{Collator, Examples, Kept, KeptTokens, Layout};
 
 /// `data.collator.kwargs` of `chat.ChatCollator`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -136,6 +136,8 @@ pub struct ChatCollator {
     /// For conversations with tools, where the tokenizer brings another.
     with_tools: Option<ChatTemplate>,
     tokenizer: Arc<Tokenizer>,
+    /// What the tokens of a conversation depend on besides it and the tokenizer.
+    how: String,
 }
 
 impl ChatCollator {
@@ -166,6 +168,16 @@ impl ChatCollator {
                 .map_err(|why| bad("data.collator.kwargs.template", why))
         };
         let (source, with_tools) = sources(config.template.as_deref(), &tokenizer)?;
+        // How rows are filled, and what becomes of those without tokens, is another matter.
+        let of_tokens = ChatConfig {
+            packing: false,
+            packing_window: WINDOW,
+            on_too_long: OnTooLong::Cut,
+            on_no_target: OnNoTarget::Skip,
+            on_bad_record: OnBadRecord::Error,
+            ..config.clone()
+        };
+        let how = format!("{of_tokens:?} {source:?} {with_tools:?} {globals:?}");
         Ok(Self {
             template: compile(&source)?,
             with_tools: with_tools.as_deref().map(compile).transpose()?,
@@ -176,6 +188,7 @@ impl ChatCollator {
             },
             config,
             tokenizer,
+            how,
         })
     }
 
@@ -401,6 +414,25 @@ impl Collator for ChatCollator {
         }
         examples.cut(num_cut);
         Ok(())
+    }
+
+    fn keeps(&self) -> Option<Kept> {
+        Some(Kept {
+            how: self.how.clone(),
+            what: KeptTokens::Labelled,
+        })
+    }
+
+    fn may_leave_out(&self) -> bool {
+        let ChatConfig {
+            on_too_long,
+            on_no_target,
+            on_bad_record,
+            ..
+        } = self.config;
+        on_too_long == OnTooLong::Skip
+            || on_no_target == OnNoTarget::Skip
+            || on_bad_record == OnBadRecord::Skip
     }
 
     fn answer_end(&self) -> Option<u32> {

@@ -4,7 +4,7 @@ use tt_data::{DataError, Row};
 
 use crate::{Collator, Examples};
 
-/// What a collator that holds another in `self.0` hands on to it: all but how rows are encoded.
+/// What a collator that holds another in `self.0` hands on to it: all but how rows are encoded, and whether all are.
 macro_rules! hand_on {
     () => {
         fn layout(&self) -> crate::Layout {
@@ -23,7 +23,7 @@ macro_rules! hand_on {
             self.0.columns()
         }
 
-        fn keeps(&self) -> Option<String> {
+        fn keeps(&self) -> Option<crate::Kept> {
             self.0.keeps()
         }
 

@@ -35,6 +35,7 @@ mod simple;
 mod single_sequence;
 mod skip_nulls;
 mod spec;
+mod start;
 mod token_cache;
 mod tokenize;
 mod tokens;
@@ -138,9 +139,14 @@ pub trait Collator: Send + Sync {
         Ok(None)
     }
 
-    /// If what it makes of a row is the tokens of one column of text, each its own label, and nothing else: in a word how it
-    /// makes them, besides what the tokenizer says. They can be kept on disk then (`data.token_cache`).
-    fn keeps(&self) -> Option<String> {
+    /// Whether it may skip a row ([`Examples::skip`]). Where each row of a batch is of one row of data, it is then only known by
+    /// encoding all rows before which one a batch begins with (`data.start_step`).
+    fn may_leave_out(&self) -> bool {
+        false
+    }
+
+    /// What may be kept on disk of what it makes of a row (`data.token_cache`), if anything may.
+    fn keeps(&self) -> Option<Kept> {
         None
     }
 
@@ -159,6 +165,25 @@ pub trait Collator: Send + Sync {
         let name = std::any::type_name::<Self>();
         name.rsplit("::").next().unwrap_or(name)
     }
+}
+
+/// Tokens that are the same whenever they are made of a row, so that they can be kept on disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kept {
+    /// What they depend on besides the row and the tokenizer.
+    pub how: String,
+    /// Which of them a collator makes.
+    pub what: KeptTokens,
+}
+
+/// The tokens of a row that are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeptTokens {
+    /// Those of one column of text, each its own label, however many.
+    All,
+    /// Those of one example, each its own label or none. Of a row of more than `data.sequence_length`, which the collator makes
+    /// shorter in a way of its own, they are made anew.
+    Labelled,
 }
 
 /// Makes a collator from `data.collator.kwargs`.

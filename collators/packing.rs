@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use tt_data::{DataError, Row, Tokenizer, Value as Column, typed_kwargs};
 
 use crate::tokens::ids;
-use crate::{Collator, Examples, Layout, TokenizeCollator, TokenizeConfig};
+use crate::{Collator, Examples, Kept, Layout, TokenizeCollator, TokenizeConfig};
 
 /// `data.collator.kwargs` of `packing.PackingCollator`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -118,7 +118,7 @@ impl Collator for PackingCollator {
         Ok(None)
     }
 
-    fn keeps(&self) -> Option<String> {
+    fn keeps(&self) -> Option<Kept> {
         self.text.keeps()
     }
 }

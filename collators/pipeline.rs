@@ -11,12 +11,14 @@ use tt_data::{
 
 use crate::baselines::{Baselines, Bigrams, unigram_nats};
 use crate::batch::Batch;
+use crate::example::Examples;
 use crate::layout::Layout;
 use crate::loader::{BatchShape, Loader};
 use crate::skip_nulls::SkipNulls;
 use crate::spec::BatchSpec;
-use crate::token_cache::{CachedCollator, CachedSource, TokenCaches, TokenProgress, Tokenized};
-use crate::{BuildCollator, Collator, TABLE};
+use crate::start::Batching;
+use crate::token_cache::{TokenCaches, TokenProgress, Tokenized};
+use crate::{BuildCollator, Collator, KeptTokens, TABLE};
 
 /// Tokens of the training split that the bigram baseline counts.
 const BIGRAM_TOKENS: usize = 1 << 18;
@@ -32,6 +34,8 @@ pub struct PipelineOptions {
     pub micro_batch_size: usize,
     /// Passes over the training data; endless if `None`.
     pub num_epochs: Option<u64>,
+    /// Batches that the training data would have before the first: those of `data.start_step` steps.
+    pub start_batches: u64,
     /// This process's share of the training data.
     pub shard: Shard,
     /// Where a trained tokenizer is kept.
@@ -52,6 +56,7 @@ impl Default for PipelineOptions {
             seed: 0,
             micro_batch_size: 4,
             num_epochs: None,
+            start_batches: 0,
             shard: Shard::default(),
             cache: cache_folder(),
             tokenizer: None,
@@ -196,7 +201,9 @@ impl Pipeline {
         ) else {
             return Ok(None);
         };
-        let bytes_per_token = self.bytes_per_token()?;
+        let Some(bytes_per_token) = self.bytes_per_token(&train)? else {
+            return Ok(None);
+        };
         train.sort_unstable();
         let tokens = |bytes: u64| about((bytes as f64 / bytes_per_token) as u64 + 1);
         let total = |rows: &[u64]| tokens(rows.iter().sum());
@@ -216,25 +223,41 @@ impl Pipeline {
         )))
     }
 
-    /// Of the beginnings of some training rows.
-    fn bytes_per_token(&self) -> Result<f64, DataError> {
+    /// Of some training rows, which have so many bytes each; `None` if those have no tokens. Of text the beginning will do; else
+    /// it is for the collator to say what is made of a row: a conversation with all that its template puts around it.
+    fn bytes_per_token(&self, row_bytes: &[u64]) -> Result<Option<f64>, DataError> {
         const ROWS: u64 = 64;
         const BYTES: usize = 2048;
         let train = &self.dataset.train;
         let order = Order::of(FIXED_SEED, Shard::default(), train.as_ref())?;
+        let kept = self.collator.keeps();
+        let is_text = kept.is_some_and(|it| it.what == KeptTokens::All);
+        let spec = BatchSpec::of(&*self.collator)?;
+        let mut examples = Examples::new(&spec.fields, usize::MAX);
         let mut row = Row::default();
         let (mut bytes, mut tokens) = (0, 0);
         for position in 0..ROWS.min(order.rows_per_epoch()) {
-            train.read(order.row(0, position), &mut row)?;
+            let index = order.row(0, position);
+            train.read(index, &mut row)?;
             let mut texts = Vec::new();
-            row.fields
-                .for_each_text(&mut |text| texts.push(beginning(text, BYTES)));
-            for text in texts {
-                bytes += text.len();
+            if is_text {
+                row.fields
+                    .for_each_text(&mut |text| texts.push(beginning(text, BYTES)));
+            }
+            for text in &texts {
+                bytes += text.len() as u64;
                 tokens += self.tokenizer.encode(text)?.len();
             }
+            if texts.is_empty() {
+                examples.begin(0);
+                // What is wrong with a row is said when its turn comes.
+                if self.collator.encode(&row, &mut examples).is_ok() {
+                    bytes += row_bytes[index as usize];
+                    tokens += examples.num_tokens();
+                }
+            }
         }
-        Ok(bytes as f64 / tokens.max(1) as f64)
+        Ok((tokens > 0).then(|| bytes as f64 / tokens as f64))
     }
 
     /// Tokens in a row of a batch.
@@ -244,36 +267,73 @@ impl Pipeline {
 
     /// The training batches from `cursor` on, or from the start.
     pub fn train(&self, cursor: Option<Cursor>) -> Result<Loader, DataError> {
-        let PipelineOptions {
-            seed,
-            shard,
-            num_epochs,
-            ..
-        } = self.options;
-        let order = Order::of(seed, shard, self.dataset.train.as_ref())?;
+        let cursor = match cursor {
+            Some(cursor) => cursor,
+            None => self.start()?,
+        };
         self.loader(
             &self.dataset.train,
-            order,
-            cursor.unwrap_or_default(),
-            num_epochs,
+            self.order()?,
+            cursor,
+            self.options.num_epochs,
         )
     }
 
-    /// Batches of all epochs, or `at_most` if there are more; `None` if there is no end. Encodes the data once, or as much
+    /// Where training begins: with the first row, or where `data.start_step` says. Errors: that is not known without making
+    /// the batches before it, or beyond the data.
+    pub fn start(&self) -> Result<Cursor, DataError> {
+        let bad = |message: String| DataError::BadValue {
+            key: "data.start_step",
+            message,
+        };
+        let PipelineOptions {
+            start_batches,
+            micro_batch_size,
+            num_epochs,
+            ..
+        } = self.options;
+        let train = &self.dataset.train;
+        let caches = self.caches.as_ref().filter(|it| !it.is_incomplete());
+        let length =
+            caches.map(|it| move |row| it.num_tokens_of(train.part(row)).unwrap_or_default());
+        let batching = Batching {
+            layout: self.collator.layout(),
+            rows: micro_batch_size as u64,
+            seq_len: self.config.sequence_length as u64,
+            may_leave_out: self.collator.may_leave_out(),
+            lengths: length.as_ref().map(|it| it as &dyn Fn(u64) -> u64),
+        };
+        let start = batching
+            .after(start_batches, &self.order()?)
+            .map_err(|why| bad(format!("where that step begins is not known: {why}")))?;
+        match num_epochs {
+            Some(epochs) if start.epoch >= epochs => Err(bad(format!(
+                "it would begin after {} epochs, and trainer.num_epochs is {epochs}",
+                start.epoch
+            ))),
+            _ => Ok(start),
+        }
+    }
+
+    fn order(&self) -> Result<Order, DataError> {
+        let PipelineOptions { seed, shard, .. } = self.options;
+        Order::of(seed, shard, self.dataset.train.as_ref())
+    }
+
+    /// Batches of all epochs from the start on, or `at_most` if there are more; `None` if there is no end. Encodes the data once, or as much
     /// of it, as how many rows it fills depends on the length of each example.
     pub fn num_batches(&self, at_most: Option<u64>) -> Result<Option<u64>, DataError> {
         let PipelineOptions {
-            seed,
-            shard,
             num_epochs: Some(num_epochs),
             micro_batch_size,
+            start_batches,
             ..
         } = self.options
         else {
             return Ok(None);
         };
-        let train = &self.dataset.train;
-        let order = Order::of(seed, shard, train.as_ref())?;
+        let (train, order) = (&self.dataset.train, self.order()?);
+        let at_most = at_most.map(|most| most.saturating_add(start_batches));
         let seq_len = self.config.sequence_length;
         let spec = BatchSpec::of(&*self.collator)?;
         // What fits together in a window is another matter in each epoch.
@@ -305,14 +365,14 @@ impl Pipeline {
             }
             loader.recycle(batch);
         }
-        Ok(Some(batches(rows, tokens)))
+        Ok(Some(batches(rows, tokens).saturating_sub(start_batches)))
     }
 
     /// Where the training rows between two cursors stand, for messages: `from` is in the first, `to` before or in the
     /// last.
     pub fn documents(&self, from: Cursor, to: Cursor) -> Result<Vec<Location>, DataError> {
         let source = &self.dataset.train;
-        let order = Order::of(self.options.seed, self.options.shard, source.as_ref())?;
+        let order = self.order()?;
         let mut row = Row::default();
         let mut found = Vec::new();
         let mut at = Cursor { token: 0, ..from };
@@ -395,7 +455,7 @@ impl Pipeline {
         if self.validation.iter().all(|batch| batch.num_targets == 0) {
             return refuse("validation", validation.as_ref(), FIXED_SEED);
         }
-        let mut loader = self.train(None)?;
+        let mut loader = self.train(Some(Cursor::default()))?;
         let tokens_per_batch = self.options.micro_batch_size * self.config.sequence_length;
         for _ in 0..BIGRAM_TOKENS.div_ceil(tokens_per_batch) {
             match loader.next_batch()? {
@@ -466,9 +526,8 @@ impl Pipeline {
         if let Some(caches) = &self.caches
             && Arc::ptr_eq(&source, &self.dataset.train)
         {
-            let caches = Arc::clone(caches);
-            source = Arc::new(CachedSource { source, caches });
-            collator = Arc::new(CachedCollator(collator));
+            source = caches.source(source, self.config.sequence_length);
+            collator = caches.collator(collator);
         }
         Loader::new(
             source,

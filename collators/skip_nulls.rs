@@ -36,6 +36,10 @@ impl SkipNulls {
 impl Collator for SkipNulls {
     hand_on!();
 
+    fn may_leave_out(&self) -> bool {
+        true
+    }
+
     fn encode(&self, row: &Row, examples: &mut Examples) -> Result<(), DataError> {
         let made = self.0.encode(row, examples);
         self.skip(made, row, examples, ())

@@ -12,11 +12,12 @@ use std::time::Duration;
 
 use tt_data::{
     CacheKey, DataConfig, DataError, Dataset, Fields, Location, Part, Row, Source, TokenCache,
-    TokenCacheConfig, Tokenizer, Value,
+    Tokenizer, Value,
 };
 
+use crate::example::Example;
 use crate::inner::{encode_parts, hand_on};
-use crate::{Collator, Examples, Layout, PipelineOptions};
+use crate::{Collator, Examples, IGNORE, Kept, KeptTokens, Layout, PipelineOptions};
 
 /// The column that tokens are handed on in; no file has one of this name.
 const COLUMN: &str = "\0tokens";
@@ -50,6 +51,40 @@ pub struct Tokenized {
 pub(crate) struct TokenCaches {
     parts: Vec<Part>,
     caches: Vec<TokenCache>,
+    what: KeptTokens,
+}
+
+impl KeptTokens {
+    /// Numbers of which one is kept for each token.
+    fn num_numbers(self, vocab_size: usize) -> usize {
+        match self {
+            Self::All => vocab_size,
+            Self::Labelled => 2 * vocab_size,
+        }
+    }
+
+    fn extend(self, numbers: &mut Vec<u32>, example: &Example) {
+        match self {
+            Self::All => numbers.extend_from_slice(&example.input_ids),
+            Self::Labelled => {
+                let tokens = example.input_ids.iter().zip(&example.labels);
+                numbers.extend(tokens.map(|(id, label)| 2 * id + u32::from(*label != IGNORE)));
+            }
+        }
+    }
+
+    fn put(self, number: i64, example: &mut Example) {
+        let (id, is_labelled) = match self {
+            Self::All => (number, true),
+            Self::Labelled => (number / 2, number % 2 == 1),
+        };
+        example.input_ids.push(id as u32);
+        if is_labelled {
+            example.label_all();
+        } else {
+            example.label_none();
+        }
+    }
 }
 
 impl TokenCaches {
@@ -63,22 +98,16 @@ impl TokenCaches {
     ) -> Result<Option<Self>, DataError> {
         const KEY: &str = "data.token_cache";
         let bad = |message: String| DataError::BadValue { key: KEY, message };
-        let root = match &config.token_cache {
-            TokenCacheConfig::Switch(false) => return Ok(None),
-            TokenCacheConfig::Folder(folder) => PathBuf::from(folder),
-            TokenCacheConfig::Switch(true) => {
-                let cache = options.cache.as_ref().map(|cache| cache.join("tokens"));
-                cache.ok_or_else(|| {
-                    bad("there is no cache folder without $HOME; name a folder".to_owned())
-                })?
-            }
+        let Some(root) = config.token_cache.root(options.cache.as_deref())? else {
+            return Ok(None);
         };
-        let Some(how) = collator.keeps() else {
+        let Some(Kept { how, what }) = collator.keeps() else {
             return Err(bad(format!(
-                "{} does not make the tokens of one column of text, which are what can be kept",
+                "{} does not make tokens of text, which are what can be kept",
                 collator.name()
             )));
         };
+        let num_numbers = what.num_numbers(tokenizer.vocab_size());
         let mut parts = dataset.train.parts().to_vec();
         if parts.is_empty() {
             parts.push(Part {
@@ -95,10 +124,14 @@ impl TokenCaches {
                 ))
             })?;
             let key = CacheKey::of(&*part.source, &part.fingerprint, tokenizer, &how)?;
-            TokenCache::open(&root, key, num_rows, tokenizer.vocab_size())
+            TokenCache::open(&root, key, num_rows, num_numbers)
         };
         let caches = parts.iter().map(open).collect::<Result<_, _>>()?;
-        Ok(Some(Self { parts, caches }))
+        Ok(Some(Self {
+            parts,
+            caches,
+            what,
+        }))
     }
 
     /// Whether some tokens are not there.
@@ -145,7 +178,7 @@ impl TokenCaches {
                         return Err(DataError::Interrupted);
                     }
                     source.read(index, &mut row)?;
-                    encode(collator, &row, &mut examples, ids)?;
+                    encode((collator, self.what), &row, &mut examples, ids)?;
                     rows.fetch_add(1, Ordering::Relaxed);
                     Ok(())
                 });
@@ -173,6 +206,32 @@ impl TokenCaches {
         }
     }
 
+    /// Tokens of a row; `None` if they are not there.
+    pub(crate) fn num_tokens_of(&self, (part, row): (usize, u64)) -> Option<u64> {
+        self.caches[part].num_tokens_of(row)
+    }
+
+    /// `source`, of whose rows the tokens are taken where they are there.
+    pub(crate) fn source(
+        self: &Arc<Self>,
+        source: Arc<dyn Source>,
+        sequence_length: usize,
+    ) -> Arc<dyn Source> {
+        Arc::new(CachedSource {
+            source,
+            caches: Arc::clone(self),
+            most: match self.what {
+                KeptTokens::All => usize::MAX,
+                KeptTokens::Labelled => sequence_length,
+            },
+        })
+    }
+
+    /// `collator`, which takes those tokens.
+    pub(crate) fn collator(&self, collator: Arc<dyn Collator>) -> Arc<dyn Collator> {
+        Arc::new(CachedCollator(collator, self.what))
+    }
+
     fn read(&self, (part, row): (usize, u64), ids: &mut Vec<u32>) -> bool {
         self.caches[part].read(row, ids)
     }
@@ -180,10 +239,10 @@ impl TokenCaches {
 
 /// All tokens of a row.
 fn encode(
-    collator: &dyn Collator,
+    (collator, what): (&dyn Collator, KeptTokens),
     row: &Row,
     examples: &mut Examples,
-    ids: &mut Vec<u32>,
+    numbers: &mut Vec<u32>,
 ) -> Result<(), DataError> {
     let mut from = Some(0);
     while let Some(here) = from {
@@ -191,16 +250,18 @@ fn encode(
         let next = collator.encode_part(row, here, examples);
         from = next.map_err(|error| error.of_collator(collator.name(), Some(&row.at)))?;
         for example in examples.as_slice() {
-            ids.extend_from_slice(&example.input_ids);
+            what.extend(numbers, example);
         }
     }
     Ok(())
 }
 
 /// A source whose rows are tokens where the cache has them.
-pub(crate) struct CachedSource {
-    pub(crate) source: Arc<dyn Source>,
-    pub(crate) caches: Arc<TokenCaches>,
+struct CachedSource {
+    source: Arc<dyn Source>,
+    caches: Arc<TokenCaches>,
+    /// Rows of more are encoded again.
+    most: usize,
 }
 
 impl Source for CachedSource {
@@ -216,7 +277,7 @@ impl Source for CachedSource {
         let mut ids = Vec::new();
         let place = self.source.part(index);
         // A row without a token has something to say: that it is null, for one.
-        if self.caches.read(place, &mut ids) && !ids.is_empty() {
+        if self.caches.read(place, &mut ids) && (1..=self.most).contains(&ids.len()) {
             row.fields = Fields::default();
             *row.fields.entry(COLUMN) = Value::Ints(ids.into_iter().map(i64::from).collect());
             row.at = Location::Unknown;
@@ -230,11 +291,15 @@ impl Source for CachedSource {
 }
 
 /// A collator that takes tokens where there are some, and else does as it is used to.
-pub(crate) struct CachedCollator(pub(crate) Arc<dyn Collator>);
+struct CachedCollator(Arc<dyn Collator>, KeptTokens);
 
 #[deny(clippy::missing_trait_methods)] // one that is not handed on would be the trait's
 impl Collator for CachedCollator {
     hand_on!();
+
+    fn may_leave_out(&self) -> bool {
+        self.0.may_leave_out()
+    }
 
     fn encode(&self, row: &Row, examples: &mut Examples) -> Result<(), DataError> {
         encode_parts(self, row, examples)
@@ -255,10 +320,9 @@ impl Collator for CachedCollator {
             false => ids.len().min(from + TOKENS_PER_PART),
         };
         let example = examples.last_or_add();
-        example
-            .input_ids
-            .extend(ids[from..end].iter().map(|&id| id as u32));
-        example.label_all();
+        ids[from..end]
+            .iter()
+            .for_each(|&number| self.1.put(number, example));
         if is_fitted {
             examples.split_last();
         }

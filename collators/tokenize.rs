@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use tt_data::{DataError, Row, Tokenizer, typed_kwargs};
 
 use crate::inner::encode_parts;
-use crate::{Collator, Examples, Layout};
+use crate::{Collator, Examples, Kept, KeptTokens, Layout};
 
 /// Text that is encoded at a time.
 const BYTES_PER_PART: usize = 1 << 16;
@@ -94,7 +94,10 @@ impl Collator for TokenizeCollator {
         Ok(cut.map(|_| from + next))
     }
 
-    fn keeps(&self) -> Option<String> {
-        Some(format!("{:?} with start and end", self.config.text_field))
+    fn keeps(&self) -> Option<Kept> {
+        Some(Kept {
+            how: format!("{:?} with start and end", self.config.text_field),
+            what: KeptTokens::All,
+        })
     }
 }

@@ -74,6 +74,8 @@ pub(crate) struct Options {
     pub(crate) generate: GenerateOptions,
     /// Of `train`: print warnings and errors only.
     pub(crate) quiet: bool,
+    /// Of `tokenize`: remove caches that were not used for so many days.
+    pub(crate) prune_days: Option<u64>,
     /// Of `report`: plots over a logarithmic axis of steps.
     pub(crate) x_is_log: bool,
 }

@@ -36,6 +36,7 @@ pub(super) const TOLERANCE: &str = "--tolerance";
 pub(super) const MARKDOWN: &str = "--markdown";
 pub(super) const SORT: &str = "--sort";
 pub(super) const LOG_X: &str = "--log-x";
+pub(super) const PRUNE: &str = "--prune";
 
 pub(super) const PROMPT: &str = "--prompt";
 pub(super) const PROMPT_FILE: &str = "--prompt-file";
@@ -61,6 +62,7 @@ const OWN: &[&str] = &[
     MARKDOWN,
     SORT,
     LOG_X,
+    PRUNE,
     QUIET,
     PROMPT,
     PROMPT_FILE,
@@ -238,6 +240,17 @@ pub(super) const FLAGS: &[Flag] = &[
         about: "With batch: how many [default: 1]",
         set: |args, value| {
             args.options.batch.count = value.parse().map_err(|_| BadValue("a number"))?;
+            Ok(())
+        },
+    },
+    Flag {
+        long: PRUNE,
+        short: None,
+        value: Some("DAYS"),
+        about: "With tokenize: remove token caches unused for so many days",
+        set: |args, value| {
+            let days = value.parse().map_err(|_| BadValue("a number of days"))?;
+            args.options.prune_days = Some(days);
             Ok(())
         },
     },
@@ -431,6 +444,7 @@ pub(super) fn owners(flag: &str) -> Option<&'static [&'static str]> {
         commands::RUNS.name,
     ];
     const RUNS: &[&str] = &[commands::RUNS.name];
+    const TOKENIZE: &[&str] = &[commands::TOKENIZE.name];
     const REPORT: &[&str] = &[commands::REPORT.name];
     match flag {
         MULTIRUN | RERUN_FLAG | QUIET => Some(TRAIN),
@@ -442,6 +456,7 @@ pub(super) fn owners(flag: &str) -> Option<&'static [&'static str]> {
         MERGE => Some(EXPORT),
         SORT => Some(RUNS),
         LOG_X => Some(REPORT),
+        PRUNE => Some(TOKENIZE),
         _ => None,
     }
 }

@@ -17,8 +17,8 @@ use crate::args::{Args, BatchOptions, RunsOrder, Show};
 use crate::commands::{self, Command};
 use crate::shell::Completion;
 use flags::{
-    A, B, COUNT, HTML, JSON, LOG_X, MARKDOWN, MEMORY, MULTIRUN, PROMPT, PROMPT_FILE, QUIET, SORT,
-    TEMPERATURE, TOLERANCE, flag_named, owners,
+    A, B, COUNT, HTML, JSON, LOG_X, MARKDOWN, MEMORY, MULTIRUN, PROMPT, PROMPT_FILE, PRUNE, QUIET,
+    SORT, TEMPERATURE, TOLERANCE, flag_named, owners,
 };
 
 pub(crate) use flags::{flags, hydra_flags, takes_override, values_after};
@@ -168,6 +168,7 @@ fn request(mut args: Args, command: &'static Command) -> Result<Request, UsageEr
         (TEMPERATURE, options.generate.numbers),
         (SORT, options.sort != RunsOrder::default()),
         (LOG_X, options.x_is_log),
+        (PRUNE, options.prune_days.is_some()),
         (QUIET, options.quiet),
     ] {
         let (owners, command) = (owners(flag).unwrap_or_default(), command.name);

@@ -17,6 +17,6 @@ mod train;
 mod upload;
 
 pub(crate) use table::{
-    BATCH, Command, DIFF, DOCTOR, EXPORT, GENERATE, PLAN, REPORT, ROOT_CONFIG, RUNS, TABLE, TRAIN,
-    Work,
+    BATCH, Command, DIFF, DOCTOR, EXPORT, GENERATE, PLAN, REPORT, ROOT_CONFIG, RUNS, TABLE,
+    TOKENIZE, TRAIN, Work,
 };

@@ -82,7 +82,7 @@ pub(crate) const BATCH: Command = Command {
     },
 };
 
-const TOKENIZE: Command = Command {
+pub(crate) const TOKENIZE: Command = Command {
     name: "tokenize",
     about: "Make the tokens of the training data ahead of runs; needs no model",
     work: Work::Composed {

@@ -84,6 +84,14 @@ fn train(
     if let Some(summary) = data.summary().map_err(Failure::run)? {
         out::line(summary);
     }
+    if checkpoint.is_none() && setup.config.data.start_step > 0 {
+        let start = data.start();
+        let start = start.map_err(|error| data_problem(composition, &error))?;
+        out::line(format!(
+            "the data begins at {start}, after the {} steps of data.start_step",
+            setup.config.data.start_step
+        ));
+    }
     // Conversations begin as their template says.
     if let Some(how) = document_start(data.tokenizer()).filter(|_| data.answer_end().is_none()) {
         out::line(how);

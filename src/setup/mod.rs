@@ -200,6 +200,7 @@ impl Setup {
             seed: self.config.seed,
             micro_batch_size: self.trainer_config.micro_batch_size,
             num_epochs: self.trainer_config.num_epochs,
+            start_batches: start_batches(&self.config.data, Some(&self.trainer_config)),
             sources: self.sources.clone(),
             collators: self.collators.clone(),
             vocab_size: Some(self.model.vocab_size()),
@@ -313,6 +314,12 @@ pub(crate) fn problem(composition: &Composition, key: &str, message: String) -> 
         Some(node) => Diagnostic::new(message).at(&node.origin),
         None => composition.section(key).error(message),
     }
+}
+
+/// The batches of `data.start_step` steps; a step is one batch where no trainer says how many.
+pub(crate) fn start_batches(data: &DataConfig, trainer: Option<&TrainerConfig>) -> u64 {
+    let of_each = trainer.map_or(1, |it| it.global_batch_size / it.micro_batch_size.max(1));
+    data.start_step.saturating_mul(of_each as u64)
 }
 
 /// Opens data, wherever it is.

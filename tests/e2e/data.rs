@@ -82,7 +82,6 @@ fn every_kind_of_source_is_gone_on_with_exactly() {
     }
 }
 
-/// What is in a batch is seen without a model, and the JSON of it adds up.
 /// A run that reads its tokens from disk makes the steps of one that does not, of every kind of source, and either goes on
 /// from the other's checkpoint.
 #[test]
@@ -217,6 +216,41 @@ fn tokenize_goes_on_where_it_was_and_makes_damaged_files_anew() {
         .with_code(2)
         .stderr;
     assert!(refused.contains("`stories` has no end"), "{refused}");
+    // None has been out of use for a day; all have for none.
+    let prune = |days: &str| {
+        let args = ["tokenize", "data.token_cache=tokens", "--prune", days];
+        place.run(&args).with_code(0).stdout
+    };
+    assert!(prune("1").starts_with("0 token caches removed from tokens"));
+    assert!(prune("0").contains("3 token caches removed from tokens"));
+    assert_eq!(entries(&tokens).len(), 0);
+}
+
+/// Steps from a step on, by what is shown of batches; and where the step cannot be known, a refusal before anything is written.
+#[test]
+fn a_run_begins_with_the_data_of_a_step() {
+    let place = Place::new();
+    let lines = (0..60).map(|i| format!("{{\"text\": \"the kite number {i} is a kite\"}}\n"));
+    std::fs::write(place.path().join("kites.jsonl"), lines.collect::<String>()).unwrap();
+    let data = [&SMALL[..3], &["data=jsonl", "data.path=kites.jsonl"]].concat();
+    let batches = |more: &[&str]| {
+        let shown = place.run(&[&["batch", "--json"], &data[..], more].concat());
+        let shown: serde_json::Value = serde_json::from_str(&shown.with_code(0).stdout).unwrap();
+        shown.as_array().expect("batches").clone()
+    };
+    let padded = "data.collator.kwargs.packing=false";
+    let all = batches(&[padded, "--count", "3"]);
+    let later = batches(&[padded, "data.start_step=2"]);
+    assert_eq!(later, all[2..]);
+
+    let refused = place.run_nano(&[&data[..], &["data.start_step=2"]].concat());
+    let refused = refused.with_code(2).stderr;
+    assert!(refused.contains("data.token_cache=true"), "{refused}");
+    assert_eq!(entries(&place.path().join("outputs")).len(), 0);
+    let more = [padded, "data.start_step=2", "trainer.max_steps=1"];
+    let run = place.run_nano(&[&data[..], &more, &SMALL[4..]].concat());
+    run.with_code(0)
+        .prints("the data begins at epoch 0, row 4, token 0");
 }
 
 #[test]

@@ -221,25 +221,40 @@ fn what_is_left_out_after_the_last_batch_is_said_too() {
     let [short, long] = [record("Who?"), record(&"mill ".repeat(60))];
     place.write("short.jsonl", &[&*short, &*short].join("\n"));
     place.write("mixed.jsonl", &[&*short, &*long, &*long].join("\n"));
-    let finished = place.run(&[
-        "+model=qwen2",
-        "model/size=nano",
-        "+trainer=lm",
-        "trainer/lr_scheduler=constant",
-        "data=sft",
-        "data.path=mixed.jsonl",
-        "data.val_path=short.jsonl",
-        &format!("data.tokenizer.path={}", tokenizer()),
-        "data.sequence_length=32",
-        "+data.collator.kwargs.on_too_long=skip",
-        "+trainer.num_epochs=1",
-        "trainer.global_batch_size=1",
-        "trainer.micro_batch_size=1",
-        "seed=2",
-    ]);
-    let finished = finished.with_code(0);
-    let said = finished.stdout + &finished.stderr;
-    assert!(said.contains("2 rows of data left out so far"), "{said}");
+    let run = |more: &[&str]| {
+        let finished = place.run(
+            &[
+                &[
+                    "+model=qwen2",
+                    "model/size=nano",
+                    "+trainer=lm",
+                    "trainer/lr_scheduler=constant",
+                    "data=sft",
+                    "data.path=mixed.jsonl",
+                    "data.val_path=short.jsonl",
+                    &format!("data.tokenizer.path={}", tokenizer()),
+                    "data.sequence_length=32",
+                    "+data.collator.kwargs.on_too_long=skip",
+                    "+trainer.num_epochs=1",
+                    "trainer.global_batch_size=1",
+                    "trainer.micro_batch_size=1",
+                    "seed=2",
+                ],
+                more,
+            ]
+            .concat(),
+        );
+        let finished = finished.with_code(0);
+        finished.stdout + &finished.stderr
+    };
+    // Also where the run ends with its steps, which are those of the data.
+    for more in [&[][..], &["trainer.max_steps=1", "resume=none"]] {
+        let said = run(more);
+        assert!(said.contains("2 rows of data left out so far"), "{said}");
+        assert!(!said.contains("came before the end"), "{said}");
+        // A conversation has more tokens than its texts.
+        assert!(said.contains("of about 290 tokens to train on"), "{said}");
+    }
 }
 
 #[test]

@@ -7,4 +7,5 @@ mod loader;
 mod packing;
 mod parts;
 mod pipeline;
+mod start;
 mod token_cache;

@@ -119,6 +119,58 @@ fn batches_are_those_without_a_cache_in_every_layout_and_from_every_cursor() {
     assert_eq!(place.caches().len(), 1);
 }
 
+/// Conversations of which one is too long for a row, one has no answer that fits, and one is malformed.
+#[test]
+fn conversations_are_kept_with_what_is_trained_on() {
+    let place = Place::new();
+    let record = |question: &str, answer: &str| json!({"instruction": question, "output": answer});
+    let mut records: Vec<Value> = (0..60)
+        .map(|i| {
+            record(
+                &format!("How many are {i} kites?"),
+                &"many ".repeat(i % 9 + 1),
+            )
+        })
+        .collect();
+    records[3] = record("Short?", &"a long answer ".repeat(60));
+    records[5] = record(&"long ".repeat(200), "Never seen.");
+    records[7] = json!({"instruction": "No answer."});
+    let lines: String = records.iter().map(|it| format!("{it}\n")).collect();
+    fs::write(place.path("rows.jsonl"), lines).unwrap();
+    let config = |kwargs: Value, is_cached| {
+        let mut config = place.config(is_cached);
+        (config.nulls, config.sequence_length) = (Nulls::Error, 192);
+        config.collator.r#type = "chat.ChatCollator".to_owned();
+        config.collator.kwargs = kwargs.as_object().unwrap().clone();
+        let own = config.collator.kwargs.entry("template");
+        own.or_insert_with(|| "chatml".into());
+        config
+            .collator
+            .kwargs
+            .insert("on_bad_record".to_owned(), "skip".into());
+        config
+    };
+    let mut made = Vec::new();
+    for kwargs in [
+        json!({}),
+        json!({"packing": true}),
+        json!({"on_too_long": "skip"}),
+        json!({"train_on": "all"}),
+        json!({"template": "llama3"}),
+    ] {
+        let plain = open(&config(kwargs.clone(), false));
+        let (cached, tokenized) = filled(&config(kwargs.clone(), true));
+        let all = batches(&plain, None);
+        assert!(all.iter().any(|batch| batch.left_out.rows > 0), "{kwargs}");
+        assert!(all == batches(&cached, None), "{kwargs}");
+        let at = all.len() / 2;
+        assert!(all[at + 1..] == batches(&cached, Some(all[at].cursor)));
+        made.push(tokenized.made_rows > 0);
+    }
+    // How rows are filled changes no token; what is trained on does, and so does the template.
+    assert_eq!(made, [true, false, false, true, true]);
+}
+
 #[test]
 fn damaged_tokens_are_encoded_again_and_made_anew() {
     let place = Place::new();

@@ -2,6 +2,8 @@
 //!
 //! Each field's comment is its documentation; the config reference is generated from it.
 
+use std::path::{Path, PathBuf};
+
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -42,6 +44,10 @@ pub struct DataConfig {
     /// folder. A run makes what is not there before its first step; `tpu-train tokenize` does it ahead of time. Batches are
     /// the same with it and without.
     pub token_cache: TokenCacheConfig,
+    /// Steps whose data is passed over at the start: a run begins with the data that step `start_step + 1` of one from the
+    /// beginning has, if it does not go on from a checkpoint, which says itself where. Nothing is read to find it; where it
+    /// cannot be computed, for packed rows without `token_cache`, it is refused.
+    pub start_step: u64,
     /// Threads that read and tokenise ahead of training; 0 does it in the training loop.
     /// Batches are the same for any number.
     #[schemars(range(max = 256))]
@@ -67,6 +73,7 @@ impl Default for DataConfig {
             nulls: Nulls::default(),
             collator: CollatorConfig::default(),
             token_cache: TokenCacheConfig::default(),
+            start_step: 0,
             num_workers: 1,
             remote_files: RemoteFiles::default(),
             used_columns: None,
@@ -87,6 +94,24 @@ pub enum TokenCacheConfig {
 impl Default for TokenCacheConfig {
     fn default() -> Self {
         Self::Switch(false)
+    }
+}
+
+impl TokenCacheConfig {
+    /// The folder with the caches, in the user's folder `cache` unless another is named; `None` if they are off. Error: there is
+    /// no such folder.
+    pub fn root(&self, cache: Option<&Path>) -> Result<Option<PathBuf>, DataError> {
+        match self {
+            Self::Switch(false) => Ok(None),
+            Self::Folder(folder) => Ok(Some(PathBuf::from(folder))),
+            Self::Switch(true) => match cache {
+                Some(cache) => Ok(Some(cache.join("tokens"))),
+                None => Err(DataError::BadValue {
+                    key: "data.token_cache",
+                    message: "there is no cache folder without $HOME; name a folder".to_owned(),
+                }),
+            },
+        }
     }
 }
 

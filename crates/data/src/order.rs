@@ -88,6 +88,11 @@ impl Order {
         bytes > WINDOW_BYTES
     }
 
+    /// Whether this rank reads all rows.
+    pub fn is_whole(&self) -> bool {
+        self.shard.world == 1
+    }
+
     /// Rows that this rank reads in an epoch; ranks differ by one at most.
     pub fn rows_per_epoch(&self) -> u64 {
         (self.num_rows - self.shard.rank).div_ceil(self.shard.world)

@@ -20,6 +20,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::error::DataError;
 use crate::source::Source;
+use crate::token_cache_prune::mark_used;
 use crate::tokenizer::Tokenizer;
 
 /// To be raised when tokens or files are made in another way.
@@ -108,6 +109,7 @@ impl TokenCache {
             width: if vocab_size <= 1 << 16 { 2 } else { 4 },
             files: Vec::new(),
         };
+        mark_used(&cache.folder);
         for file in 0..cache.num_files() {
             let opened = cache.open_file(file)?;
             cache.files.push(opened);
@@ -128,6 +130,13 @@ impl TokenCache {
     /// Tokens in the files that are there.
     pub fn num_tokens(&self) -> u64 {
         self.files.iter().flatten().map(|it| it.num_ids).sum()
+    }
+
+    /// Tokens of `row`; `None` if its file is not there.
+    pub fn num_tokens_of(&self, row: u64) -> Option<u64> {
+        let file = self.files.get((row / self.rows_per_file) as usize)?;
+        let span = file.as_ref()?.span((row % self.rows_per_file) as usize);
+        Some(span.end - span.start)
     }
 
     /// The files that are not there.
@@ -284,7 +293,7 @@ impl TokenCache {
     }
 }
 
-const PARTIAL: &str = "partial-";
+pub(crate) const PARTIAL: &str = "partial-";
 
 /// A file that is there.
 struct TokenFile {
@@ -300,13 +309,19 @@ impl TokenFile {
         self.damaged.load(Ordering::Relaxed)
     }
 
-    fn read(&self, row: usize, width: usize, ids: &mut Vec<u32>) -> bool {
-        let (end, sum) = self.rows[row];
+    /// Where the ids of a row are.
+    fn span(&self, row: usize) -> Range<u64> {
         let start = match row {
             0 => 0,
             row => self.rows[row - 1].0,
         };
-        let mut bytes = vec![0; end.saturating_sub(start) as usize * width];
+        start..self.rows[row].0.max(start)
+    }
+
+    fn read(&self, row: usize, width: usize, ids: &mut Vec<u32>) -> bool {
+        let (_, sum) = self.rows[row];
+        let Range { start, end } = self.span(row);
+        let mut bytes = vec![0; (end - start) as usize * width];
         // Opened for each row: there may be more files than a process may hold open.
         let file = File::open(&self.path);
         let read = file.and_then(|file| file.read_exact_at(&mut bytes, start * width as u64));

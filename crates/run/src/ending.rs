@@ -123,12 +123,18 @@ pub fn resuming(arguments: &[String], folder: &Path) -> Vec<String> {
 
 /// The command that goes on with this finished run until it is twice as long.
 fn extended(arguments: &[String], run_dir: &RunDir, outcome: &Outcome) -> String {
-    let (key, twice) = match outcome.epochs {
-        Some((epochs, true)) => ("trainer.num_epochs=", 2 * epochs),
-        _ => ("trainer.max_steps=", 2 * outcome.step),
-    };
-    let mut arguments = resuming(&without(arguments, &[key]), run_dir.path());
-    arguments.push(format!("{key}{twice}"));
+    const STEPS: &str = "trainer.max_steps=";
+    let mut longer = Vec::new();
+    if let Some((epochs, true)) = outcome.epochs {
+        longer.push(("trainer.num_epochs=", 2 * epochs));
+    }
+    // The data may have ended with the last of the steps.
+    if longer.is_empty() || arguments.contains(&format!("{STEPS}{}", outcome.step)) {
+        longer.push((STEPS, 2 * outcome.step));
+    }
+    let keys: Vec<&str> = longer.iter().map(|(key, _)| *key).collect();
+    let mut arguments = resuming(&without(arguments, &keys), run_dir.path());
+    arguments.extend(longer.iter().map(|(key, twice)| format!("{key}{twice}")));
     command_line(&arguments)
 }
 
@@ -263,6 +269,11 @@ continue    tpu-train +model=qwen2 trainer.max_steps=10
             report.contains("\nschedule    as long as the run"),
             "{report}"
         );
+        let both = strings(&["trainer.num_epochs=3", "trainer.max_steps=10"]);
+        let report = report_with(Some(2.5), Some((3, true)), &both);
+        let command =
+            "\ncontinue    tpu-train resume=/run trainer.num_epochs=6 trainer.max_steps=20\n";
+        assert!(report.contains(command), "{report}");
         let report = report_with(Some(2.5), Some((3, false)), &arguments);
         let command = "\nended       trainer.max_steps came before the end of 3 epochs\n\
                        schedule    as long as the run: gone on with, it is stretched over twice the length\n\

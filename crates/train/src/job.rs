@@ -153,7 +153,11 @@ impl TrainJob {
             validated = state.validated;
         }
         trainer.post_init(&mut training)?;
-        let mut loader = data.train(cursor)?;
+        let cursor = match cursor {
+            Some(cursor) => cursor,
+            None => data.start()?,
+        };
+        let mut loader = data.train(Some(cursor))?;
         let asked = stop.clone();
         loader.interrupt_if(move || asked.is_requested());
         let token_ids = token_ids.with(data.tokenizer());
@@ -163,7 +167,7 @@ impl TrainJob {
                 None => token_ids,
             },
             loader,
-            cursor: cursor.unwrap_or_default(),
+            cursor,
             tokens,
             validated,
             training,

@@ -64,6 +64,8 @@ pub(crate) struct Run {
     passed_over_now: u64,
     /// What of the data was left out since this process began.
     left_out: LeftOut,
+    /// Of that, what has been said.
+    left_out_said: LeftOut,
     validated: Option<(u64, f32)>,
     /// The last step after which there were samples.
     sampled: Option<u64>,
@@ -160,6 +162,7 @@ impl Run {
             passed_over: 0,
             passed_over_now: 0,
             left_out: LeftOut::default(),
+            left_out_said: LeftOut::default(),
             validated: prepared.validated,
             trained: Duration::ZERO,
             trained_tokens: 0,
@@ -324,20 +327,31 @@ impl Run {
 
     /// Says what a collator has left out of rows or cut off them, as often as [`Run::report_passed_over`] does.
     fn report_left_out(&mut self, before: LeftOut) {
+        let count = |it: LeftOut| (it.rows + it.cut_rows).checked_ilog2();
+        if count(self.left_out) != count(before) {
+            self.say_left_out(&format!("before step {}", self.training.step + 1));
+        }
+    }
+
+    /// Says the whole, of which the last that was said may be half.
+    fn report_left_out_in_all(&mut self) {
+        if self.left_out != self.left_out_said {
+            self.say_left_out("at the end");
+        }
+    }
+
+    fn say_left_out(&mut self, when: &str) {
+        self.left_out_said = self.left_out;
         let LeftOut {
             rows,
             cut_rows,
             cut_tokens,
         } = self.left_out;
-        let rows_before = before.rows + before.cut_rows;
-        if (rows + cut_rows).checked_ilog2() != rows_before.checked_ilog2() {
-            self.metrics.message(&format!(
-                "warning: before step {}: {rows} rows of data left out so far, malformed, too long or with nothing to train on; \
-                 {cut_rows} cut by {cut_tokens} tokens to fit into data.sequence_length={}",
-                self.training.step + 1,
-                self.data.sequence_length(),
-            ));
-        }
+        self.metrics.message(&format!(
+            "warning: {when}: {rows} rows of data left out so far, malformed, too long or with nothing to train on; \
+             {cut_rows} cut by {cut_tokens} tokens to fit into data.sequence_length={}",
+            self.data.sequence_length(),
+        ));
     }
 
     fn step(&mut self, batches: StepBatches, started: Instant, data_wait: Duration) -> Result<()> {
@@ -641,7 +655,25 @@ impl Run {
         }
     }
 
+    /// What follows the last batch of a run whose steps end with its data: the epochs are over then too, and what has been left
+    /// out after that batch has been left out of the run.
+    fn look_behind(&mut self) {
+        if self.exhausted || self.config.num_epochs.is_none() || !self.is_done() {
+            return;
+        }
+        match self.loader.next_batch() {
+            Ok(Some(batch)) => self.loader.recycle(batch),
+            Ok(None) => {
+                self.exhausted = true;
+                self.left_out += self.loader.take_left_out();
+            }
+            Err(_) => {} // of rows that the run does not need
+        }
+    }
+
     fn end(&mut self) -> Result<Outcome> {
+        self.look_behind();
+        self.report_left_out_in_all();
         if self.training.step == 0 && !self.is_stopped {
             return Err(Error::NoData);
         }

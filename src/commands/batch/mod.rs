@@ -17,7 +17,7 @@ use crate::invocation::Invocation;
 use crate::out;
 use crate::setup::hub::Need;
 use crate::setup::pretrained::Pretrained;
-use crate::setup::{check_data, fetch_tokenizer, open_pipeline};
+use crate::setup::{check_data, fetch_tokenizer, open_pipeline, start_batches};
 use shown::Shown;
 
 /// What is wrong with the configuration itself.
@@ -67,6 +67,7 @@ pub(super) fn open(
         micro_batch_size: trainer
             .as_ref()
             .map_or(default.micro_batch_size, |trainer| trainer.micro_batch_size),
+        start_batches: start_batches(&config.data, trainer.as_ref()),
         num_epochs: trainer.and_then(|trainer| trainer.num_epochs),
         sources: plugins.sources.clone(),
         collators: plugins.collators.clone(),
