@@ -92,7 +92,7 @@ impl Pipeline {
                 return Err(DataError::BadValue { key, message });
             }
         }
-        // The collator comes first, as it says which columns are read; one that is to be trained is stood in for.
+        // The collator comes first, as it says which columns are read; a tokenizer that is to be trained is stood in for.
         let given = given_tokenizer(config, options)?.map(Arc::new);
         let planned = match &given {
             Some(tokenizer) => Arc::clone(tokenizer),
@@ -258,6 +258,11 @@ impl Pipeline {
             }
         }
         Ok((tokens > 0).then(|| bytes as f64 / tokens as f64))
+    }
+
+    /// What the batches have.
+    pub fn batch_spec(&self) -> Result<BatchSpec, DataError> {
+        BatchSpec::of(&*self.collator)
     }
 
     /// Tokens in a row of a batch.

@@ -11,7 +11,7 @@ use tt_dist::{Mesh, MeshAxes};
 use tt_metrics::LoggingConfig;
 use tt_remat::RematConfig;
 use tt_sharding::ShardingConfig;
-use tt_train::TrainerConfig;
+use tt_train::{ProfileConfig, TrainerConfig};
 
 use crate::device::DeviceConfig;
 use crate::sweep::config::SweepConfig;
@@ -68,6 +68,9 @@ pub(crate) struct AppConfig {
     /// What ranks do about each other.
     #[serde(default)]
     pub(crate) dist: DistConfig,
+    /// A trace of a few steps, chosen by `profile=chrome`; null: none.
+    #[serde(default)]
+    pub(crate) profile: Option<ProfileConfig>,
     /// What `--multirun` does with its jobs.
     #[serde(default, rename = "sweep")]
     _sweep: SweepConfig,

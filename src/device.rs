@@ -14,7 +14,7 @@ use crate::out;
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct DeviceConfig {
-    /// The kind of device. The keys after `isa` are about a TPU, and without effect on the CPU.
+    /// The kind of device. The keys after `peak_tflops` are about a TPU, and without effect on the CPU.
     #[serde(rename = "type")]
     pub(crate) kind: DeviceKind,
     /// Threads of the CPU's kernels; null: as `RAYON_NUM_THREADS` says, or one a core. Results are the same for any
@@ -28,6 +28,10 @@ pub(crate) struct DeviceConfig {
     /// The instruction set of the CPU's kernels; null: as `TT_ISA` says, or the best there is. For debugging: a lesser one
     /// takes the path of processors that have no better one, and rounds products as they do.
     pub(crate) isa: Option<InstructionSet>,
+    /// What the device can compute at best, in 10^12 operations a second: a number, or `auto` to measure one large product in
+    /// the run's precision at its start, in a fifth of a second. Steps then report `tflops`, and as `mfu` what part of this
+    /// that is; null: neither.
+    pub(crate) peak_tflops: Option<PeakTflops>,
     /// Cores of the TPU to use; null: all. Results are the same for any number; the emulator is faster with few.
     #[schemars(range(min = 1, max = 8))]
     pub(crate) cores: Option<usize>,
@@ -52,6 +56,7 @@ impl Default for DeviceConfig {
             threads: None,
             ranks: None,
             isa: None,
+            peak_tflops: None,
             cores: None,
             memory_gb: None,
             fallback: Fallback::default(),
@@ -60,6 +65,23 @@ impl Default for DeviceConfig {
             restart: RestartConfig::default(),
         }
     }
+}
+
+/// What a device can compute.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize, JsonSchema)]
+#[serde(untagged)]
+pub(crate) enum PeakTflops {
+    /// So much.
+    Given(f64),
+    /// What is measured.
+    Measured(Measured),
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Measured {
+    /// One large product.
+    Auto,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize, JsonSchema)]

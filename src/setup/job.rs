@@ -26,6 +26,8 @@ pub(crate) fn assemble(
     stop: StopFlag,
     world: Option<Arc<dyn Communicator>>,
 ) -> Result<TrainJob, Failure> {
+    let device = setup.config.device.device().map_err(Failure::Request)?;
+    let utilization = setup.utilization(composition, &data, device)?;
     let Setup {
         config,
         model,
@@ -38,7 +40,6 @@ pub(crate) fn assemble(
         optimizers,
         ..
     } = setup;
-    let device = config.device.device().map_err(Failure::Request)?;
     let sources = Sources {
         pretrained: pretrained.as_ref(),
         checkpoint: checkpoint.as_ref(),
@@ -92,6 +93,8 @@ pub(crate) fn assemble(
         resume: checkpoint,
         stop,
         ranks,
+        utilization,
+        profile: config.profile,
     })
 }
 

@@ -15,6 +15,7 @@ pub(crate) mod pretrained;
 pub(crate) mod sharding;
 pub(crate) mod stored;
 pub(crate) mod tokens;
+mod utilization;
 
 use std::collections::HashSet;
 use std::path::Path;

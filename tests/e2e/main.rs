@@ -31,6 +31,7 @@ mod nothing_to_predict;
 mod optimizers;
 mod plan;
 mod plugins;
+mod profile;
 mod pulse;
 mod python;
 mod ranks;

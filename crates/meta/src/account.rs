@@ -26,6 +26,8 @@ pub struct Usage {
     /// Floating-point operations of matrix products and attention, an addition and a multiplication counting as two.
     /// Element-wise operations are left out, as is usual: they are bound by memory.
     pub flops: u64,
+    /// Of these, what a kernel of the backward pass makes again because the forward pass did not keep it.
+    pub recomputed_flops: u64,
 }
 
 /// Buffers of one class.
@@ -113,6 +115,11 @@ impl MetaDevice {
 
     pub(crate) fn count_flops(self, flops: usize) {
         self.account().usage.flops += flops as u64;
+    }
+
+    pub(crate) fn count_recomputed_flops(self, flops: usize) {
+        self.count_flops(flops);
+        self.account().usage.recomputed_flops += flops as u64;
     }
 
     fn storage(self, dtype: DType, len: usize, origin: Origin) -> MetaStorage {

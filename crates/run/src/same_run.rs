@@ -9,10 +9,11 @@ use serde_json::Value;
 use crate::run_dir::RESOLVED_CONFIG;
 
 /// What cannot change a number of a run, and is nobody's business.
-const LEFT_OUT: [&str; 27] = [
+const LEFT_OUT: [&str; 29] = [
     "hydra",
     "resume",
     "logging",
+    "profile",
     "device.threads",
     "device.ranks", // as with `isa`, rounding alone
     "ici_mesh",
@@ -20,6 +21,7 @@ const LEFT_OUT: [&str; 27] = [
     "dist",
     "model.sharding",
     "device.isa",
+    "device.peak_tflops",
     "device.cores",
     "device.memory_gb",
     "device.fallback",

@@ -69,7 +69,8 @@ backend!(Tpu, TpuStorage);
 
 /// Runs an expression with the type name `$backend` bound to the device's storage.
 macro_rules! on_device {
-    ($device:expr, $backend:ident, $body:expr) => {
+    ($device:expr, $backend:ident, $body:expr) => {{
+        let _span = $crate::profile::kernel(module_path!());
         match $device {
             $crate::device::Device::Cpu => {
                 type $backend = candle_core::CpuStorage;
@@ -84,7 +85,7 @@ macro_rules! on_device {
                 $body
             }
         }
-    };
+    }};
 }
 pub(crate) use on_device;
 

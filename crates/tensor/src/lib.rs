@@ -26,6 +26,7 @@ pub mod fused;
 mod ops;
 mod parameter;
 mod precision;
+pub mod profile;
 mod rng;
 mod shard;
 mod tape;

@@ -16,6 +16,7 @@ use tt_cpu::Write;
 use crate::device::{Device, Storage};
 use crate::error::{Error, Result};
 use crate::parameter::Parameter;
+use crate::profile;
 use crate::tensor::Tensor;
 
 /// A recorded forward pass. Cloning gives another handle to the same tape.
@@ -254,6 +255,7 @@ impl Tape {
                     let grad = self.inner().vars[output.0].grad.take();
                     // Without a gradient nothing that matters came of this output.
                     if let Some(grad) = grad {
+                        let _span = profile::span("gradient", || name);
                         let mut gradients = Gradients {
                             tape: self,
                             inputs: &inputs,

@@ -23,7 +23,9 @@ use crate::run::Run;
 use crate::snapshot;
 use crate::stop::StopFlag;
 use crate::token_ids::TokenIds;
+use crate::trace::ProfileConfig;
 use crate::training::Training;
+use crate::utilization::Utilization;
 
 /// All that a run needs, already lowered from configuration.
 pub struct TrainJob {
@@ -57,6 +59,10 @@ pub struct TrainJob {
     pub stop: StopFlag,
     /// Those that share `params`, of which each has its part, if there are several.
     pub ranks: Option<Arc<Sharded>>,
+    /// What steps are measured against, if against anything.
+    pub utilization: Option<Utilization>,
+    /// Which steps are traced, if any.
+    pub profile: Option<ProfileConfig>,
 }
 
 /// How a run ended.
@@ -119,6 +125,8 @@ impl TrainJob {
             resume,
             stop,
             ranks,
+            utilization,
+            profile,
         } = self;
         config.check()?;
         check_length(data.sequence_length(), &*model)?;
@@ -178,6 +186,8 @@ impl TrainJob {
             seed,
             resume,
             mirror: None,
+            utilization,
+            profile,
         })
     }
 }
@@ -197,6 +207,8 @@ pub struct Prepared {
     pub(crate) seed: u64,
     pub(crate) resume: Option<Checkpoint>,
     pub(crate) mirror: Option<Box<dyn Mirror>>,
+    pub(crate) utilization: Option<Utilization>,
+    pub(crate) profile: Option<ProfileConfig>,
 }
 
 impl Prepared {

@@ -52,7 +52,9 @@ mod step;
 mod stop;
 mod token_ids;
 mod totals;
+mod trace;
 mod training;
+mod utilization;
 mod validation;
 mod weights;
 
@@ -85,7 +87,9 @@ pub use step::{Judgement, StepOutput};
 pub use stop::StopFlag;
 pub use token_ids::TokenIds;
 pub use totals::{StepNumbers, Totals};
+pub use trace::{ProfileConfig, TraceFormat};
 pub use training::{Clipping, Training};
+pub use utilization::{Utilization, measured_peak_flops, model_flops};
 pub use weights::{check_weights, load_params, load_parts};
 
 pub use tt_collators::{IGNORE, Prediction};

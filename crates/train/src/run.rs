@@ -13,6 +13,7 @@ use tt_checkpoint::{Saved, Writer};
 use tt_collators::{Batch, LeftOut, Loader, Pipeline};
 use tt_data::DataError;
 use tt_metrics::{Alert, AlertLevel, End, Metrics, Scalars, StepRecord, ValRecord};
+use tt_tensor::profile;
 
 use crate::Trainer;
 use crate::bad_step::BadStep;
@@ -29,7 +30,9 @@ use crate::state::{OptimizerState, TrainState};
 use crate::step::StepOutput;
 use crate::stop::StopFlag;
 use crate::token_ids::TokenIds;
+use crate::trace::Tracer;
 use crate::training::{StepTimes, Training};
+use crate::utilization::Utilization;
 use crate::validation::{Validation, sample, validate};
 
 /// Global batches one after another without a target that end a run: the rest of the data will have none either.
@@ -53,6 +56,8 @@ pub(crate) struct Run {
     /// All ranks have agreed to stop.
     is_stopped: bool,
     seed: u64,
+    utilization: Option<Utilization>,
+    tracer: Option<Tracer>,
     /// Tokens and data position after the last step.
     tokens: u64,
     cursor: tt_data::Cursor,
@@ -86,6 +91,8 @@ struct StepBatches {
     /// This rank's micro-batches.
     own: Vec<Batch>,
     /// Of all ranks.
+    micro_batches: u64,
+    /// Of all ranks.
     tokens: u64,
     /// Of all ranks: places for tokens, padding included.
     positions: u64,
@@ -98,6 +105,7 @@ struct StepUse {
     tokens: u64,
     /// Places for tokens, padding included.
     positions: u64,
+    micro_batches: u64,
     time: Duration,
     /// Of that, until there were batches.
     data_wait: Duration,
@@ -135,6 +143,8 @@ impl Run {
             data,
             resume,
             mirror,
+            utilization,
+            profile,
             ..
         } = prepared;
         Self {
@@ -155,6 +165,8 @@ impl Run {
             token_ids: prepared.token_ids,
             stop: prepared.stop,
             seed: prepared.seed,
+            utilization,
+            tracer: profile.map(Tracer::new),
             tokens: prepared.tokens,
             cursor: prepared.cursor,
             exhausted: false,
@@ -196,9 +208,15 @@ impl Run {
     fn train(&mut self) -> Result<Outcome> {
         self.validate_if_left_out()?;
         while !self.is_done() {
+            if let Some(tracer) = &mut self.tracer {
+                tracer.before(self.training.step + 1);
+            }
             // Waiting for data is part of a step: slow data must show in the tokens per second.
             let started = Instant::now();
+            let span = profile::span("step", || format!("step {}", self.training.step + 1));
+            let waiting = profile::span("part", || "data");
             let batches = self.next_batches()?;
+            drop(waiting);
             if self.agree_to_stop()? {
                 break;
             }
@@ -214,11 +232,14 @@ impl Run {
                 }
                 done => done?,
             }
+            drop(span);
+            self.trace(false)?;
             if self.metrics.wants_stop() {
                 self.stop.request();
             }
             self.after_step()?;
         }
+        self.trace(true)?;
         self.agree_to_stop()?;
         self.end()
     }
@@ -228,6 +249,21 @@ impl Run {
         let asked = self.is_stopped || self.stop.is_requested();
         self.is_stopped = self.training.reduce.is_stopped(asked)?;
         Ok(self.is_stopped)
+    }
+
+    /// Writes the trace if the last step that is to be in it is made, or there will be no other.
+    fn trace(&mut self, is_over: bool) -> Result<()> {
+        let (Some(tracer), Some(run_dir)) = (&mut self.tracer, &self.run_dir) else {
+            return Ok(());
+        };
+        let written = tracer.after(self.training.step, is_over, run_dir)?;
+        if let Some(path) = written {
+            self.metrics.message(&format!(
+                "trace written to {}; https://ui.perfetto.dev shows it",
+                path.display()
+            ));
+        }
+        Ok(())
     }
 
     fn is_done(&self) -> bool {
@@ -285,6 +321,7 @@ impl Run {
         let cursor = batches.last().map_or(self.cursor, |last| last.cursor);
         let share = self.training.reduce.share();
         Ok(Some(StepBatches {
+            micro_batches: batches.len() as u64,
             own: share.take(batches, |batch| self.loader.recycle(batch)),
             tokens,
             positions: positions as u64,
@@ -357,6 +394,7 @@ impl Run {
     fn step(&mut self, batches: StepBatches, started: Instant, data_wait: Duration) -> Result<()> {
         let StepBatches {
             own: mut batches,
+            micro_batches,
             tokens,
             positions,
             cursor,
@@ -372,6 +410,7 @@ impl Run {
         let used = StepUse {
             tokens,
             positions,
+            micro_batches,
             time: elapsed,
             data_wait,
             parts: self.training.times,
@@ -473,7 +512,15 @@ impl Run {
             let padding = 1.0 - used.tokens as f64 / used.positions.max(1) as f64;
             scalars.insert("padding".to_owned(), (padding as f32).into());
         }
+        if let Some(utilization) = self.utilization {
+            let flops = utilization.flops_per_micro_batch * used.micro_batches;
+            let per_second = flops as f64 / used.time.as_secs_f64();
+            scalars.insert("tflops".to_owned(), (per_second / 1e12).into());
+            let mfu = per_second / utilization.peak_flops;
+            scalars.insert("mfu".to_owned(), mfu.into());
+        }
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        let _span = profile::span("part", || "logging");
         Ok(self.metrics.log(StepRecord {
             step,
             loss: numbers.loss,

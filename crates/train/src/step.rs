@@ -11,7 +11,7 @@ use tt_collators::Batch;
 use tt_metrics::Scalar;
 use tt_models::Model;
 use tt_nn::Forward;
-use tt_tensor::{Parameter, Tape, Tensor, fused};
+use tt_tensor::{Parameter, Tape, Tensor, fused, profile};
 
 use crate::Loss;
 use crate::device_batch::DeviceBatch;
@@ -63,11 +63,15 @@ impl Training {
                 return Err(Error::Stopped);
             }
             let begun = Instant::now();
+            let span = profile::span("part", || "forward");
             let fwd = self.forward(&self.tape, self.step, share.index(micro));
             let batch = DeviceBatch::upload(batch, self.device)?;
             let part = loss(&fwd, &*self.model, &batch)?.checked()?;
             let forward_done = Instant::now();
+            drop(span);
+            let span = profile::span("part", || "backward");
             backward(&self.tape, &part.sum, seed)?;
+            drop(span);
             self.reduce.end_pass();
             self.times.forward += forward_done - begun;
             self.times.backward += forward_done.elapsed();
@@ -81,12 +85,14 @@ impl Training {
 
     /// Makes gradients and sums those of all ranks.
     pub fn reduce(&mut self, totals: &mut Totals) -> Result<()> {
+        let _span = profile::span("part", || "reduce");
         self.reduce.totals(totals)?;
         self.reduce.gradients(&self.params)
     }
 
     /// Reads the numbers of the step and asks the guard whether it may reach the weights.
     pub fn judge(&mut self, totals: &Totals) -> Result<Judgement> {
+        let _span = profile::span("part", || "judge");
         let begun = Instant::now();
         let count = self.gradients().count();
         if count == 0 {
@@ -123,6 +129,7 @@ impl Training {
 
     /// Does as `judgement` says: steps the optimizers with the gradients, or drops these. They are taken either way.
     pub fn take_step(&mut self, judgement: Judgement) -> Result<StepOutput> {
+        let _span = profile::span("part", || "optimizer");
         let begun = Instant::now();
         let Judgement {
             numbers,

@@ -8,12 +8,13 @@ use tt_models::{Checked, Model};
 use tt_nn::{Forward, ParamTree, Recompute};
 use tt_optimizers::Optimizers;
 use tt_sharding::Sharded;
-use tt_tensor::{Device, GradientHook, Precision, Seed, Tape};
+use tt_tensor::{Device, GradientHook, Precision, Seed, Tape, profile};
 
 use crate::adapted::Adapted;
 use crate::guard::StepGuard;
 use crate::reduce::{Local, Ranks, Reduce};
 use crate::stop::StopFlag;
+use crate::trace::ModuleSpans;
 
 /// Model, parameters, optimizers and position of a run.
 pub struct Training {
@@ -135,6 +136,11 @@ impl Training {
         let seed = self.seed.fold_str("dropout").fold(steps);
         let fwd = Forward::training(&self.params, tape, seed.fold(micro as u64))
             .with_precision(self.precision);
+        let fwd = if profile::is_on() {
+            fwd.with_hooks(Arc::new(ModuleSpans::default()))
+        } else {
+            fwd
+        };
         match &self.recompute {
             Some(recompute) => fwd.with_recompute(recompute.clone()),
             None => fwd,

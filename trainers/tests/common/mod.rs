@@ -77,6 +77,8 @@ pub fn job_on(device: Device, max_steps: u64) -> TrainJob {
         resume: None,
         stop: StopFlag::default(),
         ranks: None,
+        utilization: None,
+        profile: None,
     }
 }
 

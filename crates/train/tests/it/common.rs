@@ -76,6 +76,8 @@ pub fn job(max_steps: u64, trainer: impl Trainer + 'static, stop: StopFlag) -> T
         resume: None,
         stop,
         ranks: None,
+        utilization: None,
+        profile: None,
     }
 }
 
