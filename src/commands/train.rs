@@ -238,7 +238,10 @@ struct Follower {
 impl Follower {
     fn read(invocation: &Invocation) -> Result<Self, Failure> {
         let invocation = invocation.with(&[])?;
-        let setup = Setup::read(&invocation)?;
+        let mut setup = Setup::read(&invocation)?;
+        // The first rank measures and traces for all.
+        setup.config.device.peak_tflops = None;
+        setup.config.profile = None;
         Ok(Self {
             composition: invocation.composition,
             setup,

@@ -32,7 +32,7 @@ use tt_models::Model;
 use tt_nn::{ParamSpec, ParamTree, Recompute};
 use tt_remat::{Remat, RematConfig};
 use tt_sharding::Layout;
-use tt_tensor::{Device, MetaDevice, Seed};
+use tt_tensor::{Device, MetaDevice, Seed, Shard};
 use tt_train::{Trainer, TrainerConfig};
 
 use crate::config::AppConfig;
@@ -164,7 +164,7 @@ impl Setup {
         self.check(composition)?;
         self.batch_spec()
             .map_err(|error| data_problem(composition, &error))?;
-        let params = self.unallocated_params(MetaDevice::new());
+        let params = self.unallocated_params(MetaDevice::new(), &ParamSpec::whole);
         let params = params.map_err(Failure::run)?;
         // The length changes rates alone, and may only be known with the data.
         let run_length = Some(self.trainer_config.max_steps.unwrap_or(u64::MAX));
@@ -172,16 +172,19 @@ impl Setup {
         Ok(())
     }
 
-    /// The parameters as the first rank will have them, without memory. Weights to start from would have the same shapes, so they are not
+    /// The parameters as they will be, of each the part that `shard` says, without memory. Weights to start from would have the same shapes, so they are not
     /// read.
-    pub(crate) fn unallocated_params(&self, meta: MetaDevice) -> tt_train::Result<ParamTree> {
+    pub(crate) fn unallocated_params(
+        &self,
+        meta: MetaDevice,
+        shard: &dyn Fn(&ParamSpec) -> Shard,
+    ) -> tt_train::Result<ParamTree> {
         let device = Device::Meta(meta);
-        let shard = |spec: &ParamSpec| self.layout.shard(spec, 0);
         match &self.adapter {
-            Some(adapter) => adapter.on_new_weights(&*self.model, device, &shard),
+            Some(adapter) => adapter.on_new_weights(&*self.model, device, shard),
             None => {
                 let (specs, seed) = (self.model.params(), Seed::new(0));
-                Ok(ParamTree::init_sharded(&specs, seed, device, &shard)?)
+                Ok(ParamTree::init_sharded(&specs, seed, device, shard)?)
             }
         }
     }

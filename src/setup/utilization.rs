@@ -2,6 +2,7 @@
 
 use tt_collators::{Batch, Pipeline};
 use tt_config::{Composition, Diagnostics};
+use tt_nn::ParamSpec;
 use tt_tensor::{Device, MetaDevice};
 use tt_train::{Utilization, measured_peak_flops, model_flops};
 
@@ -38,7 +39,9 @@ impl Setup {
             }
         };
         let meta = MetaDevice::new();
-        let params = self.unallocated_params(meta).map_err(Failure::run)?;
+        let params = self
+            .unallocated_params(meta, &ParamSpec::whole)
+            .map_err(Failure::run)?;
         let spec = data.batch_spec().map_err(Failure::run)?;
         let rows = self.trainer_config.micro_batch_size;
         let batch = Batch::full(rows, data.sequence_length(), &spec);

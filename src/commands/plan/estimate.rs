@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use tt_config::Composition;
 use tt_dist::{Alone, Mesh};
+use tt_nn::ParamSpec;
 use tt_sharding::Sharded;
 use tt_tensor::MetaDevice;
 use tt_train::{Footprint, Rehearsal, TrainerConfig};
@@ -85,7 +86,9 @@ fn rehearse(
 ) -> Result<Footprint, Failure> {
     let batch = setup.batch_spec().map_err(Failure::request)?;
     let meta = MetaDevice::new();
-    let params = setup.unallocated_params(meta).map_err(Failure::run)?;
+    let of_first = |spec: &ParamSpec| setup.layout.shard(spec, 0);
+    let params = setup.unallocated_params(meta, &of_first);
+    let params = params.map_err(Failure::run)?;
     let layout = setup.layout.clone();
     let is_shared = layout.mesh().num_ranks() > 1;
     let (blocks, precision) = (setup.model.blocks(), setup.config.precision.into());
