@@ -84,12 +84,12 @@ fn train(
     if let Some(summary) = data.summary().map_err(Failure::run)? {
         out::line(summary);
     }
-    if checkpoint.is_none() && setup.config.data.start_step > 0 {
+    let start_step = setup.config.data.start_step.filter(|&step| step > 0);
+    if let (None, Some(start_step)) = (&checkpoint, start_step) {
         let start = data.start();
         let start = start.map_err(|error| data_problem(composition, &error))?;
         out::line(format!(
-            "the data begins at {start}, after the {} steps of data.start_step",
-            setup.config.data.start_step
+            "the data begins at {start}, after the {start_step} steps of data.start_step"
         ));
     }
     // Conversations begin as their template says.

@@ -83,6 +83,9 @@ pub(super) fn check(
 pub(super) fn evenly(trainer: TrainerConfig, layout: &Layout) -> TrainerConfig {
     let ranks = layout.mesh().num_ranks();
     let micro = trainer.micro_batch_size;
+    if ranks == 1 {
+        return trainer;
+    }
     let is_even = |rows: &usize| {
         micro.is_multiple_of(*rows) && trainer.global_batch_size.is_multiple_of(rows * ranks)
     };
@@ -134,6 +137,7 @@ mod tests {
             (trainer.micro_batch_size, warnings(&trainer, &layout).len())
         };
         assert_eq!(micro(8, 4, 1), (4, 0));
+        assert_eq!(micro(8, 3, 1).0, 3, "which the trainer refuses");
         assert_eq!(micro(8, 4, 2), (4, 0));
         assert_eq!(micro(4, 4, 2), (2, 0));
         assert_eq!(micro(12, 4, 6), (2, 0));

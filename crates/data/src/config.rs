@@ -47,7 +47,7 @@ pub struct DataConfig {
     /// Steps whose data is passed over at the start: a run begins with the data that step `start_step + 1` of one from the
     /// beginning has, if it does not go on from a checkpoint, which says itself where. Nothing is read to find it; where it
     /// cannot be computed, for packed rows without `token_cache`, it is refused.
-    pub start_step: u64,
+    pub start_step: Option<u64>,
     /// Threads that read and tokenise ahead of training; 0 does it in the training loop.
     /// Batches are the same for any number.
     #[schemars(range(max = 256))]
@@ -73,7 +73,7 @@ impl Default for DataConfig {
             nulls: Nulls::default(),
             collator: CollatorConfig::default(),
             token_cache: TokenCacheConfig::default(),
-            start_step: 0,
+            start_step: None,
             num_workers: 1,
             remote_files: RemoteFiles::default(),
             used_columns: None,
