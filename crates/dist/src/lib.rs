@@ -22,9 +22,14 @@
 
 mod communicator;
 mod error;
+mod launcher;
 mod mesh;
+#[cfg_attr(not(feature = "mpi"), path = "no_mpi.rs")]
+pub mod mpi;
+mod sums;
 pub mod threads;
 
 pub use communicator::{Alone, Communicator};
-pub use error::{Error, Result};
+pub use error::{Error, Peer, Result};
+pub use launcher::{Launched, launched};
 pub use mesh::{Axis, Mesh, MeshAxes, MeshError};

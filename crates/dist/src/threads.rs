@@ -13,6 +13,7 @@ use half::bf16;
 
 use crate::communicator::Communicator;
 use crate::error::{Error, Result};
+use crate::sums::sums;
 
 /// `size` ranks of one group. None waits for another longer than `timeout`; `None`: for ever.
 pub fn group(size: usize, timeout: Option<Duration>) -> Vec<Arc<dyn Communicator>> {
@@ -116,7 +117,10 @@ impl Group {
                         return Err(Error::Timeout {
                             operation,
                             after: limit,
-                            missing: missing.into_iter().map(|it| self.names[it]).collect(),
+                            missing: missing
+                                .into_iter()
+                                .map(|it| self.names[it].into())
+                                .collect(),
                         });
                     }
                     let waited = self.changed.wait_timeout(rounds, left);
@@ -208,19 +212,9 @@ impl Rank {
         let start = shares[..self.rank].iter().sum();
         let own = start..start + shares[self.rank];
         let all = self.exchange(operation, values)?;
-        Ok(sums(&all, own))
+        let parts: Vec<&[T]> = all.iter().map(|it| &it[own.clone()]).collect();
+        Ok(sums(&parts))
     }
-}
-
-/// Of elements `own`, the sums over all in their order.
-fn sums<T: Copy + Into<f32>>(all: &[Arc<Vec<T>>], own: std::ops::Range<usize>) -> Vec<f32> {
-    let mut sums: Vec<f32> = all[0][own.clone()].iter().map(|&it| it.into()).collect();
-    for values in &all[1..] {
-        for (sum, &value) in sums.iter_mut().zip(&values[own.clone()]) {
-            *sum += value.into();
-        }
-    }
-    sums
 }
 
 impl Communicator for Rank {
@@ -300,7 +294,7 @@ impl Communicator for Rank {
     }
 
     fn fail(&self, why: &str) {
-        let rank = self.group.names[self.rank];
+        let rank = self.group.names[self.rank].into();
         let mut failure = self
             .group
             .job
@@ -326,167 +320,5 @@ impl Communicator for Rank {
         let is_told = told.contains(&self.group.names[self.rank]);
         let failure = failure.lock().expect("no panic while failing");
         failure.clone().filter(|_| is_told)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-    use std::thread;
-
-    use super::*;
-
-    fn with_ranks<T: Send>(
-        size: usize,
-        timeout: Option<Duration>,
-        work: impl Fn(&dyn Communicator) -> T + Sync,
-    ) -> Vec<T> {
-        let ranks = group(size, timeout);
-        thread::scope(|scope| {
-            let work = &work;
-            let spawn = |rank: Arc<dyn Communicator>| scope.spawn(move || work(&*rank));
-            let handles: Vec<_> = ranks.into_iter().map(spawn).collect();
-            handles.into_iter().map(|it| it.join().unwrap()).collect()
-        })
-    }
-
-    #[test]
-    fn sums_are_those_of_the_ranks_in_their_order() {
-        // In f32, 1e8 + 1 - 1e8 is 0 and 1e8 - 1e8 + 1 is 1.
-        let of = |rank: usize| [1e8, -1e8, 1.0][rank];
-        for len in [0, 1, 2, 7] {
-            let sums = with_ranks(3, None, |it| it.all_reduce(vec![of(it.rank()); len]));
-            for sum in sums {
-                assert_eq!(sum.unwrap(), vec![1.0; len]);
-            }
-        }
-    }
-
-    #[test]
-    fn a_share_may_be_of_any_size() {
-        let shares = [2, 0, 3];
-        let found = with_ranks(3, None, |it| {
-            let values: Vec<f32> = (0..5).map(|i| (i + 10 * it.rank()) as f32).collect();
-            let rounded = values.iter().map(|&it| bf16::from_f32(it)).collect();
-            let sums = it.reduce_scatter(values, &shares).unwrap();
-            assert_eq!(it.reduce_scatter_bf16(rounded, &shares).unwrap(), sums);
-            sums
-        });
-        assert_eq!(found, [vec![30., 33.], vec![], vec![36., 39., 42.]]);
-    }
-
-    #[test]
-    fn everybody_hears_what_each_says() {
-        let heard = with_ranks(3, None, |it| {
-            let own = vec![it.rank() as u8; it.rank()];
-            let all = it.all_gather(own.clone()).unwrap();
-            let all: Vec<_> = all.iter().map(|it| it.to_vec()).collect();
-            (all, it.broadcast(own, 2).unwrap().to_vec())
-        });
-        for (all, root) in heard {
-            assert_eq!(all, [vec![], vec![1], vec![2, 2]]);
-            assert_eq!(root, [2, 2]);
-        }
-    }
-
-    #[test]
-    fn what_is_sent_arrives_in_order() {
-        let heard = with_ranks(2, None, |it| match it.rank() {
-            0 => {
-                (0..100u8).for_each(|i| it.send(vec![i], 1).unwrap());
-                Vec::new()
-            }
-            _ => (0..100).flat_map(|_| it.receive(0).unwrap()).collect(),
-        });
-        assert_eq!(heard[1], (0..100).collect::<Vec<u8>>());
-    }
-
-    #[test]
-    fn a_split_group_is_one_of_its_own() {
-        let sums = with_ranks(4, None, |it| {
-            let rank = it.rank();
-            let pair = it.split(rank % 2).unwrap();
-            let place = (pair.rank(), pair.size());
-            // The pairs do not wait for each other.
-            let sums: Vec<_> = (0..=rank % 2)
-                .map(|_| pair.all_reduce(vec![rank as f32]).unwrap()[0])
-                .collect();
-            (place, sums)
-        });
-        let (one, two) = (vec![2.0], vec![4.0, 4.0]);
-        let expected = [
-            ((0, 2), one.clone()),
-            ((0, 2), two.clone()),
-            ((1, 2), one),
-            ((1, 2), two),
-        ];
-        assert_eq!(sums, expected);
-    }
-
-    #[test]
-    fn many_rounds_never_mix() {
-        with_ranks(4, None, |it| {
-            for round in 0..2000 {
-                let sum = it.all_reduce(vec![(round * (it.rank() + 1)) as f32; 5]);
-                assert_eq!(sum.unwrap(), [(10 * round) as f32; 5]);
-            }
-        });
-    }
-
-    #[test]
-    fn a_rank_that_fails_ends_the_waiting_of_all() {
-        let reached = AtomicUsize::new(0);
-        let errors = with_ranks(4, None, |it| {
-            let pair = it.split(it.rank() / 2).unwrap();
-            if it.rank() == 2 {
-                while reached.load(SeqCst) < 3 {
-                    thread::yield_now();
-                }
-                pair.fail("out of disk");
-                pair.fail("a later reason");
-                assert_eq!(it.failure(), None, "nobody has told it");
-                return None;
-            }
-            reached.fetch_add(1, SeqCst);
-            let waited = match it.rank() {
-                3 => pair.barrier(), // of the other group
-                0 => pair.receive(1).map(drop),
-                _ => it.barrier(),
-            };
-            assert_eq!(it.failure(), waited.clone().err());
-            waited.err()
-        });
-        let failed = Error::Failed {
-            rank: 2,
-            why: "out of disk".to_owned(),
-        };
-        for rank in [0, 1, 3] {
-            assert_eq!(errors[rank], Some(failed.clone()), "of rank {rank}");
-        }
-    }
-
-    #[test]
-    fn a_rank_that_is_not_heard_of_is_named() {
-        let limit = Duration::from_millis(50);
-        let errors = with_ranks(3, Some(limit), |it| match it.rank() {
-            1 => None,
-            _ => it.barrier().err(),
-        });
-        let timeout = Error::Timeout {
-            operation: "barrier",
-            after: limit,
-            missing: vec![1],
-        };
-        assert_eq!(errors, [Some(timeout.clone()), None, Some(timeout)]);
-    }
-
-    #[test]
-    fn ranks_that_do_not_do_the_same_are_told() {
-        let errors = with_ranks(2, Some(Duration::from_secs(20)), |it| match it.rank() {
-            0 => it.barrier().err(),
-            _ => it.all_gather(Vec::new()).err(),
-        });
-        let told = |error: &Option<Error>| matches!(error, Some(Error::OutOfStep { .. }));
-        assert!(errors.iter().any(told), "{errors:?}");
     }
 }
