@@ -13,7 +13,7 @@ use tt_tensor::Isa;
 use tt_train::BuildTrainer;
 
 use crate::cli::{self, Request};
-use crate::commands::{ROOT_CONFIG, Work, show};
+use crate::commands::{ROOT_CONFIG, TRAIN, Work, show, train};
 use crate::completion;
 use crate::configs;
 use crate::defaults;
@@ -23,6 +23,7 @@ use crate::invocation::Invocation;
 use crate::migration;
 use crate::out;
 use crate::plugins::Plugins;
+use crate::ranks;
 use crate::rerun;
 use crate::supervise;
 use crate::sweep;
@@ -114,6 +115,7 @@ impl App {
             failure.exit_code()
         });
         transcript::end();
+        ranks::end(code);
         tt_launch::worker::set_exit_code(code);
         code
     }
@@ -148,6 +150,13 @@ impl App {
                 Ok(ExitCode::SUCCESS)
             }
             Request::Run(command, args) => {
+                let follow = |task, others: &_| train::follow(task, self.plugins.clone(), others);
+                if let Some(code) = ranks::begin(follow)? {
+                    return Ok(code);
+                }
+                if command.name != TRAIN.name {
+                    ranks::refuse_processes(&format!("`{}`", command.name))?;
+                }
                 Isa::from_environment().map_err(Failure::request)?;
                 let (config_name, on_device, check, run) = match command.work {
                     Work::Composed {
@@ -163,6 +172,7 @@ impl App {
                     None => configs::composer(&args, own, config_name)?,
                 };
                 if args.is_sweep() {
+                    ranks::refuse_processes("a sweep")?;
                     return sweep::run(&composer, &args, &self.plugins);
                 }
                 let mut composition = composer.compose_checked(&args.overrides, |mut rest| {
@@ -187,6 +197,7 @@ impl App {
                     && args.show.is_none()
                     && let Some(device) = supervise::device_of_worker(&composition)
                 {
+                    ranks::refuse_processes("device.type=tpu")?;
                     return supervise::run(&device, &args.raw);
                 }
                 for warning in composition.warnings() {

@@ -14,6 +14,7 @@ use tt_sharding::ShardingConfig;
 use tt_train::{ProfileConfig, TrainerConfig};
 
 use crate::device::DeviceConfig;
+use crate::ranks;
 use crate::sweep::config::SweepConfig;
 
 /// The whole configuration of a run.
@@ -79,7 +80,10 @@ pub(crate) struct AppConfig {
 impl AppConfig {
     /// Ranks of the run.
     pub(crate) fn num_ranks(&self) -> usize {
-        let asked = || Mesh::ranks_asked(&self.ici_mesh, &self.dcn_mesh);
+        let asked = || match ranks::processes() {
+            Some(processes) => processes.size(),
+            None => Mesh::ranks_asked(&self.ici_mesh, &self.dcn_mesh),
+        };
         self.device.ranks.unwrap_or_else(asked)
     }
 }

@@ -9,6 +9,7 @@ use tt_tensor::{Device, Isa};
 
 use crate::failure::Failure;
 use crate::out;
+use crate::ranks;
 
 /// What a run computes on.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
@@ -22,7 +23,8 @@ pub(crate) struct DeviceConfig {
     #[schemars(range(min = 1))]
     pub(crate) threads: Option<usize>,
     /// Ranks of the run, which share its batches, and its parameters as `model.sharding` says; null: as many as `ici_mesh`
-    /// and `dcn_mesh` ask for. On the CPU they are threads of one process, which share its cores.
+    /// and `dcn_mesh` ask for. Under `mpirun` each process is one, and null takes
+    /// their number; else they are threads of one process. Those on the same cores share them.
     #[schemars(range(min = 1))]
     pub(crate) ranks: Option<usize>,
     /// The instruction set of the CPU's kernels; null: as `TT_ISA` says, or the best there is. For debugging: a lesser one
@@ -180,12 +182,20 @@ impl DeviceConfig {
             let selected = Isa::from(isa).select().context("device.isa");
             selected.map_err(Failure::Request)?;
         }
-        let Some(threads) = self.threads else {
+        let Some(threads) = self.threads.or_else(share_of_cores) else {
             return Ok(()); // rayon's own choice
         };
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
         pool.build_global().map_err(Failure::run)
     }
+}
+
+/// Threads for each of several processes on the same cores; `None`: it has them for itself, or the user has said how many.
+fn share_of_cores() -> Option<usize> {
+    let neighbours = ranks::processes()?.neighbours();
+    let is_said = std::env::var_os("RAYON_NUM_THREADS").is_some();
+    let cores = std::thread::available_parallelism().ok()?;
+    (!is_said && neighbours > 1).then(|| (cores.get() / neighbours).max(1))
 }
 
 /// Says once, at the end, what has run on the CPU for want of a kernel.

@@ -4,12 +4,21 @@
 use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::{self, Write};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use tt_metrics::transcript::{Stream, keep};
 
 /// Where what is not an error goes, as a [`Talk`].
 static TALK: AtomicU8 = AtomicU8::new(Talk::Usual as u8);
+
+/// Of a process that has others speak for it: what its lines begin with.
+static LABEL: OnceLock<String> = OnceLock::new();
+
+/// From now on only warnings and errors are printed, each line of it with `label` before it.
+pub(crate) fn set_label(label: String) {
+    let _ = LABEL.set(label);
+}
 
 /// Where what is not an error goes.
 #[derive(Clone, Copy)]
@@ -30,6 +39,12 @@ pub(crate) fn set_talk(talk: Talk) {
 /// Prints a text as it is.
 pub(crate) fn text(text: impl Display) {
     let text = text.to_string();
+    if let Some(label) = LABEL.get() {
+        if text.starts_with("warning: ") {
+            let _ = write!(io::stderr(), "{}", labelled(label, &text));
+        }
+        return;
+    }
     let stream = match TALK.load(Ordering::Relaxed) {
         talk if talk == Talk::Usual as u8 => {
             let _ = write!(io::stdout(), "{text}");
@@ -52,8 +67,17 @@ pub(crate) fn line(line: impl Display) {
 /// Prints a line or more to standard error; see [`legible`].
 pub(crate) fn error_line(line: impl Display) {
     let line = format!("{}\n", legible(&line.to_string()));
+    if let Some(label) = LABEL.get() {
+        let _ = write!(io::stderr(), "{}", labelled(label, &line));
+        return;
+    }
     let _ = write!(io::stderr(), "{line}");
     keep(Stream::Err, &line);
+}
+
+fn labelled(label: &str, text: &str) -> String {
+    let lines = text.lines().map(|line| format!("{label}{line}\n"));
+    lines.collect()
 }
 
 /// Control characters as they are written in Rust, but for ends of lines and tabs: what a user has given, or a file, shall be

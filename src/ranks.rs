@@ -1,25 +1,177 @@
-//! The ranks of a run that are threads of this process: the first is the thread that began, the others follow it.
+//! The ranks of a run: threads of this process, or processes that `mpirun` or the like has started together.
 //!
-//! One rank decides: the first has the folder, the records and the console. What fails anywhere ends the waiting of all
-//! others, and is said once, with the rank that it came from.
+//! One rank decides: the first has the folder, the records and the console, and the others follow it. A follower that is
+//! a process composes nothing: it waits until the first tells it what to do. What fails anywhere ends the waiting of all
+//! others, and is said once, by the first, with the rank that it came from.
 
+use std::any::Any;
 use std::panic::{self, AssertUnwindSafe};
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
-use tt_dist::{Communicator, threads};
+use anyhow::{Context, anyhow};
+use serde::{Deserialize, Serialize};
+use tt_dist::mpi::Processes;
+use tt_dist::{Communicator, Launched, launched, threads};
+use tt_launch::worker;
 
 use crate::failure::Failure;
+use crate::out;
 
-/// Runs `first` as the first of `followers.len() + 1` ranks and `follow` with each follower as the others. Gives what the
-/// first gives, once all have ended. Error: that of the rank that has failed first.
+/// How long the first has to say what has failed and to end all, before a follower does.
+const LAST_WORDS: Duration = Duration::from_secs(60);
+/// As long, where there is nothing else to do: the launcher ends all when the first has ended.
+const FIRST_WORDS: Duration = Duration::from_secs(3);
+
+static PROCESSES: OnceLock<Processes> = OnceLock::new();
+
+/// The processes of this run, if it has several and [`begin`] was called.
+pub(crate) fn processes() -> Option<&'static Processes> {
+    PROCESSES.get()
+}
+
+/// What a follower is told, from the first to the last.
+#[derive(Serialize, Deserialize)]
+enum Order {
+    Train(Task),
+    /// Nothing more: to end with this code.
+    End(u8),
+}
+
+/// A run, for a rank in another process. Everything that is decided is in it.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Task {
+    /// Resolved, as YAML.
+    pub(crate) config: String,
+    pub(crate) checkpoint: Option<PathBuf>,
+    pub(crate) run_length: Option<u64>,
+}
+
+/// If this process is one of several that were started together: finds the others. `Some`: it is a follower, and has done
+/// with `follow` what it was told to.
+pub(crate) fn begin(
+    follow: impl Fn(Task, &Processes) -> Result<(), Failure>,
+) -> Result<Option<ExitCode>, Failure> {
+    let Some(launched) = launched().filter(|_| !worker::is_worker()) else {
+        return Ok(None);
+    };
+    let processes = match Processes::begin(launched.size) {
+        Ok(processes) => PROCESSES.get_or_init(|| processes),
+        Err(error) => return refused(launched, error),
+    };
+    if processes.rank() == 0 {
+        return Ok(None);
+    }
+    let host = &processes.hosts()[processes.rank()];
+    out::set_label(format!("rank {} ({host}): ", processes.rank()));
+    panic::set_hook(Box::new(|panic| out::error_line(panic)));
+    // The first may have data to fetch before it knows what is to be done, and a model to send when it is.
+    let world = processes.world(None);
+    loop {
+        let Ok(told) = world.receive(0) else {
+            give_up(processes);
+        };
+        let told = serde_json::from_slice(&told).context("what rank 0 says");
+        match told.map_err(Failure::Run)? {
+            Order::End(code) => {
+                processes.end();
+                return Ok(Some(ExitCode::from(code)));
+            }
+            Order::Train(task) => {
+                let led = lead(&*world, || follow(task, processes));
+                if !matches!(led, Some(Ok(()))) {
+                    give_up(processes);
+                }
+            }
+        }
+    }
+}
+
+/// Said once. The others wait for that, for when one ends with an error all are ended.
+fn refused(launched: Launched, error: tt_dist::Error) -> Result<Option<ExitCode>, Failure> {
+    let Launched { by, rank, size } = launched;
+    if rank > 0 {
+        thread::sleep(FIRST_WORDS);
+        return Ok(Some(ExitCode::from(2)));
+    }
+    Err(Failure::Request(anyhow!(
+        "{by} has started {size} processes, for one run: {error}; on one machine device.ranks={size} needs no MPI"
+    )))
+}
+
+/// Of a follower whose run has failed: the first says why, and ends all.
+fn give_up(processes: &Processes) -> ! {
+    thread::sleep(LAST_WORDS);
+    if let Some(failure) = processes.world(None).failure() {
+        out::error_line(format_args!("error: {failure}"));
+    }
+    processes.abort(1)
+}
+
+/// What cannot be done by several processes is refused.
+pub(crate) fn refuse_processes(what: &str) -> Result<(), Failure> {
+    let Some(processes) = processes() else {
+        return Ok(());
+    };
+    Err(Failure::Request(anyhow!(
+        "{what} works in one process, and {} were started; of several, only `train` makes one run",
+        processes.size()
+    )))
+}
+
+/// The first ends with `code`, and the others with it.
+pub(crate) fn end(code: ExitCode) {
+    let Some(processes) = processes().filter(|processes| processes.rank() == 0) else {
+        return;
+    };
+    // A code does not give its number away.
+    let number = (0..=u8::MAX).find(|&number| ExitCode::from(number) == code);
+    let number = number.unwrap_or(1);
+    if processes.have_failed() {
+        processes.abort(number.max(1));
+    }
+    tell(processes, &Order::End(number));
+    processes.end();
+}
+
+fn tell(processes: &Processes, order: &Order) {
+    let told = serde_json::to_vec(order).expect("strings and numbers");
+    let world = processes.world(None);
+    for rank in 1..processes.size() {
+        // It is only handed over here.
+        let _ = world.send(told.clone(), rank);
+    }
+}
+
+/// The other ranks of a run.
+pub(crate) enum Others<F> {
+    /// What each is made of.
+    Threads(Vec<F>),
+    /// What they are told.
+    Processes(Task),
+}
+
+/// Runs `first` as the first rank, and `follow` with each follower that is a thread as the others. Gives what the first
+/// gives, once all threads have ended. Error: that of the rank that has failed first.
 pub(crate) fn run<F: Send, T>(
-    followers: Vec<F>,
+    others: Others<F>,
     timeout: Option<Duration>,
     follow: impl Fn(F, Arc<dyn Communicator>) -> Result<(), Failure> + Sync,
     first: impl FnOnce(Option<Arc<dyn Communicator>>) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
+    let followers = match (others, processes()) {
+        (Others::Threads(followers), _) => followers,
+        (Others::Processes(task), Some(processes)) => {
+            tell(processes, &Order::Train(task));
+            let world = processes.world(timeout);
+            let outcome = lead(&*world, || first(Some(world.clone())));
+            return judged(outcome, &*world);
+        }
+        (Others::Processes(_), None) => Vec::new(),
+    };
     if followers.is_empty() {
         return first(None);
     }
@@ -37,12 +189,17 @@ pub(crate) fn run<F: Send, T>(
             })?;
         }
         let outcome = lead(&*world, || first(Some(world.clone())));
-        match (outcome, world.failure()) {
-            (Some(Err(_)), Some(failure)) => Err(Failure::run(anyhow::anyhow!(failure))),
-            (Some(outcome), _) => outcome,
-            (None, _) => Err(Failure::run(anyhow::anyhow!("rank 0 has panicked"))),
-        }
+        judged(outcome, &*world)
     })
+}
+
+/// What the first has to say: another's failure goes before what it has made of it.
+fn judged<T>(outcome: Option<Result<T, Failure>>, world: &dyn Communicator) -> Result<T, Failure> {
+    match (outcome, world.failure()) {
+        (Some(Err(_)), Some(failure)) => Err(Failure::run(failure)),
+        (Some(outcome), _) => outcome,
+        (None, _) => Err(Failure::run(anyhow!("rank 0 has panicked"))),
+    }
 }
 
 /// Runs the work of a rank, and tells the others if it fails. `None`: it has panicked, and told of that.
@@ -58,9 +215,15 @@ fn lead<T>(
             Some(error) => format!("{error:#}"),
             None => failure.to_string(),
         }),
-        Err(_) => rank.fail("it has panicked"),
+        Err(panic) => rank.fail(&format!("it has panicked: {}", message(&**panic))),
     }
     outcome.ok()
+}
+
+fn message(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    let owned = || panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(owned).unwrap_or("no reason was given")
 }
 
 #[cfg(test)]
@@ -77,7 +240,7 @@ mod tests {
             world.barrier().map_err(Failure::run)
         };
         let first = |world: Option<Arc<dyn Communicator>>| first(&*world.expect("of three"));
-        let outcome = run(vec![1, 2], limit, follow, first);
+        let outcome = run(Others::Threads(vec![1, 2]), limit, follow, first);
         outcome.err().map(|failure| failure.to_string())
     }
 
@@ -111,10 +274,8 @@ mod tests {
             Ok(())
         };
         let told = run_three(follow, meet);
-        assert_eq!(
-            told.as_deref(),
-            Some("error: rank 1 has failed: it has panicked")
-        );
+        let told = told.expect("an error");
+        assert!(told.starts_with("error: rank 1 has failed: it has panicked: assertion"));
     }
 
     #[test]

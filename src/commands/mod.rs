@@ -13,7 +13,7 @@ pub(crate) mod show;
 mod sync;
 mod table;
 mod tokenize;
-mod train;
+pub(crate) mod train;
 mod upload;
 
 pub(crate) use table::{

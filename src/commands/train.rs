@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use tt_checkpoint::{Checkpoint, CheckpointConfig};
 use tt_collators::Pipeline;
-use tt_config::{Composition, Diagnostics, Missing, Node};
+use tt_config::{Composer, Composition, Diagnostics, Missing, Node};
 use tt_data::Tokenizer;
 use tt_dist::Communicator;
+use tt_dist::mpi::Processes;
 use tt_launch::{StopSignal, worker};
 use tt_metrics::transcript::{self, CONSOLE_LOG};
 use tt_metrics::{Jsonl, Metrics, Progress, RunInfo, Sink, Truncation};
@@ -22,20 +23,26 @@ use tt_run::{
 use tt_tensor::Device;
 use tt_train::{Ending, StopFlag, TrainJob, TrainState};
 
+use crate::args::Options;
 use crate::device::report_fallbacks;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::out::{self, Talk};
+use crate::plugins::Plugins;
 use crate::publish::push::{self, Push};
-use crate::ranks;
+use crate::ranks::{self, Others, Task};
 use crate::report;
 use crate::setup::{Setup, data_problem, job, problem, sharding, tokens};
 
 pub(crate) fn run(mut invocation: Invocation) -> Result<ExitCode, Failure> {
     let setup = Setup::read(&invocation)?;
     let is_debug = setup.config.debug;
-    let followers = (1..setup.config.num_ranks()).map(|_| Follower::read(&invocation));
-    let followers = followers.collect::<Result<Vec<_>, _>>()?;
+    let followers = match ranks::processes() {
+        Some(_) => Vec::new(), // they read for themselves what they will be told
+        None => (1..setup.config.num_ranks())
+            .map(|_| Follower::read(&invocation))
+            .collect::<Result<_, _>>()?,
+    };
     let Invocation {
         composition,
         arguments,
@@ -133,7 +140,15 @@ fn train(
         let checkpoint = of_followers.clone();
         follower.follow(checkpoint, run_length, asked.clone(), world)
     };
-    ranks::run(followers, timeout, follow, |world| {
+    let others = match ranks::processes() {
+        Some(_) => Others::Processes(Task {
+            config: composition.resolve(Missing::Keep)?.to_yaml(),
+            checkpoint: checkpoint.as_ref().map(|it| it.dir().to_owned()),
+            run_length,
+        }),
+        None => Others::Threads(followers),
+    };
+    ranks::run(others, timeout, follow, |world| {
         let job = job::assemble(
             setup,
             composition,
@@ -229,6 +244,20 @@ fn train(
     })
 }
 
+/// Trains in another process than the first rank's, as that has decided.
+pub(crate) fn follow(task: Task, plugins: Plugins, processes: &Processes) -> Result<(), Failure> {
+    let follower = Follower::told(&task, plugins)?;
+    let config = &follower.setup.config;
+    config.device.start_threads()?;
+    let timeout = config.dist.timeout_seconds.map(Duration::from_secs);
+    let checkpoint = task.checkpoint.as_deref().map(Checkpoint::open);
+    let checkpoint = checkpoint.transpose().map_err(Failure::request)?;
+    let stop = StopFlag::default();
+    let signal = StopSignal::install_silently(stop.shared()).map_err(Failure::run)?;
+    signal.save_first();
+    follower.follow(checkpoint, task.run_length, stop, processes.world(timeout))
+}
+
 /// What another rank than the first is made of.
 struct Follower {
     composition: Composition,
@@ -242,6 +271,28 @@ impl Follower {
         // The first rank measures and traces for all.
         setup.config.device.peak_tflops = None;
         setup.config.profile = None;
+        Ok(Self {
+            composition: invocation.composition,
+            setup,
+        })
+    }
+
+    /// From what the first rank has composed.
+    fn told(task: &Task, plugins: Plugins) -> Result<Self, Failure> {
+        // Embedded files are of the program, and last as long as it does; this one is composed once.
+        let config: &'static str = task.config.clone().leak();
+        let files = vec![("config.yaml", config)].leak();
+        let composer = Composer::new("config").embedded("rank 0", files);
+        let composition = composer.compose::<&str>(&[])?;
+        let invocation = Invocation {
+            composition,
+            plugins,
+            composer,
+            overrides: Vec::new(),
+            arguments: Vec::new(),
+            options: Options::default(),
+        };
+        let setup = Setup::read(&invocation)?;
         Ok(Self {
             composition: invocation.composition,
             setup,

@@ -323,9 +323,7 @@ pub(crate) fn problem(composition: &Composition, key: &str, message: String) -> 
 /// The batches of `data.start_step` steps; a step is one batch where no trainer says how many.
 pub(crate) fn start_batches(data: &DataConfig, trainer: Option<&TrainerConfig>) -> u64 {
     let of_each = trainer.map_or(1, |it| it.global_batch_size / it.micro_batch_size.max(1));
-    data.start_step
-        .unwrap_or(0)
-        .saturating_mul(of_each as u64)
+    data.start_step.unwrap_or(0).saturating_mul(of_each as u64)
 }
 
 /// Opens data, wherever it is.

@@ -9,6 +9,7 @@ use tt_train::TrainerConfig;
 
 use crate::config::AppConfig;
 use crate::device::DeviceKind;
+use crate::ranks;
 use crate::setup::adapter::Adapter;
 use crate::setup::optimization::PlannedOptimizers;
 
@@ -56,6 +57,14 @@ pub(super) fn check(
     const RANKS: &str = "device.ranks";
     let ranks = config.num_ranks();
     let mut problems = Diagnostics::new();
+    if let Some(started) = ranks::processes().map(|it| it.size())
+        && started != ranks
+    {
+        let message = format!(
+            "`{RANKS}`: {ranks}, and {started} processes were started: each is a rank; null takes what there is"
+        );
+        return Err(super::problem(composition, RANKS, message).into());
+    }
     if ranks == 1 {
         return Ok(());
     }

@@ -1,6 +1,6 @@
 //! Flags, and what is printed without training.
 
-use crate::harness::{Place, entries};
+use crate::harness::{Place, Running, entries};
 
 const RUN: &[&str] = &["+model=qwen2", "+trainer=lm", "lr=5e-5"];
 
@@ -172,6 +172,26 @@ fn config_name_chooses_the_root_file() {
         .run(&with(&["-cn", "mine", "--cfg", "job"]))
         .with_code(0)
         .prints("seed: 7");
+}
+
+#[cfg(not(feature = "mpi"))]
+#[test]
+fn without_mpi_a_program_started_by_mpirun_says_so_once_and_trains_nothing() {
+    let place = Place::new();
+    let as_rank = |rank: &str| {
+        let mut command = place.command(&with(&["+model=qwen2", "+trainer=lm"]));
+        command.env("OMPI_COMM_WORLD_RANK", rank);
+        command.env("OMPI_COMM_WORLD_SIZE", "4");
+        Running::start(command)
+    };
+    let (first, other) = (as_rank("0"), as_rank("3"));
+    first.finish().with_code(2).complains(
+        "error: mpirun of Open MPI has started 4 processes, for one run: MPI: this program was built without it; \
+         cargo build --release --features mpi makes one that has it; on one machine device.ranks=4 needs no MPI",
+    );
+    let other = other.finish().with_code(2);
+    assert_eq!((&*other.stdout, &*other.stderr), ("", ""));
+    assert!(place.run_folders().is_empty());
 }
 
 #[test]

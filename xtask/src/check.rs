@@ -60,6 +60,17 @@ fn run_steps(extent: Extent, table: &mut Table) -> Result<()> {
     }
     ensure!(red.is_empty(), "tests failed: {}", red.join(", "));
     if extent == Extent::Full {
+        // Features of their own: what depends on them is built once more, beside what is there.
+        table.step("MPI", mpi_is_there)?;
+        table.step("ranks that are processes", || {
+            cargo("test --workspace --features tpu-train/mpi --test mpi --quiet")
+        })?;
+        table.step("ranks that are processes, MPICH", || {
+            let mut test = command(
+                "test --package tt-dist --features mpi --test mpi --quiet --target-dir target/mpich",
+            );
+            run(test.env("MPICC", "mpicc.mpich").env("TT_MPIRUN", "mpirun.mpich"))
+        })?;
         // In a folder of its own: everything above would be built again.
         table.step("tt-cpu with checked pointers and sums", || {
             cargo(
@@ -76,6 +87,13 @@ fn run_steps(extent: Extent, table: &mut Table) -> Result<()> {
         let mut doc = command("doc --workspace --no-deps --document-private-items");
         run(doc.env("RUSTDOCFLAGS", "-D warnings"))
     })
+}
+
+/// Installs what the feature `mpi` is built with and tested by, unless it is there.
+fn mpi_is_there() -> Result<()> {
+    let script = root().join(".ci/mpi");
+    println!("== {}", script.display());
+    run(&mut Command::new(script))
 }
 
 /// The cargo that runs us, not whichever comes first in PATH; `arguments` are split at spaces.

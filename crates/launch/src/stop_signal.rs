@@ -35,6 +35,25 @@ impl StopSignal {
     /// Takes over these signals for the rest of the process. Each ends it, until [`StopSignal::save_first`]; from then on
     /// they set `stop`.
     pub fn install(stop: &Arc<AtomicBool>) -> io::Result<Self> {
+        let (this, signals) = Self::handle(stop)?;
+        let mut received = Signals::new(&signals)?;
+        thread::Builder::new()
+            .name("signals".into())
+            .spawn(move || {
+                let _first = received.forever().next();
+                let text = "saving and stopping (Ctrl-C again to stop at once)";
+                let _ = writeln!(io::stderr(), "{text}");
+                transcript::keep(Stream::Err, &format!("{text}\n"));
+            })?;
+        Ok(this)
+    }
+
+    /// The same in a process that has another speak for it: says nothing.
+    pub fn install_silently(stop: &Arc<AtomicBool>) -> io::Result<Self> {
+        Ok(Self::handle(stop)?.0)
+    }
+
+    fn handle(stop: &Arc<AtomicBool>) -> io::Result<(Self, Vec<i32>)> {
         let this = Self {
             has_nothing_to_save: Arc::new(AtomicBool::new(true)),
             received: Arc::default(),
@@ -56,16 +75,7 @@ impl StopSignal {
             flag::register_conditional_shutdown(SIGINT, code, is_second.clone())?;
             flag::register(SIGINT, is_second)?;
         }
-        let mut received = Signals::new(&signals)?;
-        thread::Builder::new()
-            .name("signals".into())
-            .spawn(move || {
-                let _first = received.forever().next();
-                let text = "saving and stopping (Ctrl-C again to stop at once)";
-                let _ = writeln!(io::stderr(), "{text}");
-                transcript::keep(Stream::Err, &format!("{text}\n"));
-            })?;
-        Ok(this)
+        Ok((this, signals))
     }
 
     /// From here on a signal is a request: there is something to save.
@@ -73,7 +83,7 @@ impl StopSignal {
         self.has_nothing_to_save.store(false, Ordering::SeqCst);
     }
 
-    /// What to exit with after having stopped.
+    /// What to exit with after having stopped. Without a signal another process of the run was asked to.
     pub fn exit_code(&self) -> u8 {
         exit_code(self.received.load(Ordering::SeqCst) as i32)
     }
@@ -81,7 +91,7 @@ impl StopSignal {
 
 fn exit_code(signal: i32) -> u8 {
     match signal {
-        SIGTERM | SIGUSR1 | SIGHUP => EXIT_PREEMPTED,
+        0 | SIGTERM | SIGUSR1 | SIGHUP => EXIT_PREEMPTED,
         _ => EXIT_INTERRUPTED,
     }
 }
