@@ -281,8 +281,8 @@ impl Follower {
     fn told(task: &Task, plugins: Plugins) -> Result<Self, Failure> {
         // Embedded files are of the program, and last as long as it does; this one is composed once.
         let config: &'static str = task.config.clone().leak();
-        let files = vec![("config.yaml", config)].leak();
-        let composer = Composer::new("config").embedded("rank 0", files);
+        let files = vec![("resolved.yaml", config)].leak();
+        let composer = Composer::new("resolved").embedded("rank 0", files);
         let composition = composer.compose::<&str>(&[])?;
         let invocation = Invocation {
             composition,

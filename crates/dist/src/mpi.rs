@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::panic::{self, AssertUnwindSafe};
 use std::process;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -37,12 +37,11 @@ const PIECE: usize = 16 << 20;
 /// Sums of at most so many elements are taken by every rank for itself, which is one exchange and not two.
 const FEW: usize = 4096;
 
-/// Between two looks for what has arrived: while something is waited for, and while nothing is.
+/// Between two looks for what has arrived: while something is being sent or was waited for lately, and else.
 const BUSY_PAUSE: Duration = Duration::from_micros(50);
 const IDLE_PAUSE: Duration = Duration::from_millis(1);
-
-/// How long there are no pauses while something is being sent.
-const EAGER: Duration = Duration::from_millis(50);
+/// How long nothing must have arrived for a wait to be a long one.
+const LATELY: Duration = Duration::from_millis(200);
 
 /// What a process that ends early waits for MPI to end the others.
 const ABORT_WAIT: Duration = Duration::from_secs(3);
@@ -392,15 +391,18 @@ impl Desk {
     }
 
     fn serve(mut self) {
+        let mut last = Instant::now();
         while !self.is_ending || !self.outgoing.is_empty() {
             let batch = mem::take(&mut self.outgoing);
             self.deliver(&batch);
-            let pause = match (self.take_in(), self.post.waiting.load(SeqCst)) {
-                (true, _) => Duration::ZERO,
-                (false, 0) => IDLE_PAUSE,
-                (false, _) => BUSY_PAUSE,
-            };
-            self.take_commands(pause);
+            if self.take_in() {
+                last = Instant::now();
+            }
+            let is_busy = self.post.waiting.load(SeqCst) > 0 && last.elapsed() < LATELY;
+            let has_more = self.take_commands(if is_busy { BUSY_PAUSE } else { IDLE_PAUSE });
+            if has_more {
+                last = Instant::now();
+            }
         }
     }
 
@@ -418,7 +420,6 @@ impl Desk {
                     requests.push(to.immediate_send_with_tag(scope, piece, outgoing.tag));
                 }
             }
-            let begun = Instant::now();
             loop {
                 let sent = mem::take(&mut requests);
                 requests = sent.into_iter().filter_map(|it| it.test().err()).collect();
@@ -426,13 +427,12 @@ impl Desk {
                 if requests.is_empty() {
                     return;
                 }
-                // A long message goes on only where both ends look after it.
-                if has_arrived || begun.elapsed() < EAGER {
-                    thread::yield_now();
-                    self.take_commands(Duration::ZERO);
+                // Not by yielding: where others compute, that gives them the core for as long as they are entitled to it.
+                self.take_commands(if has_arrived {
+                    Duration::ZERO
                 } else {
-                    self.take_commands(BUSY_PAUSE);
-                }
+                    BUSY_PAUSE
+                });
                 // One of those may be of a rank that is no more; the others are still to be told.
                 let is_failure = |it: &mut Outgoing| it.tag == Operation::Failure.tag(0);
                 let failures: Vec<_> = self.outgoing.extract_if(.., is_failure).collect();
@@ -441,12 +441,10 @@ impl Desk {
         });
     }
 
-    /// Takes up what has been asked for, and waits as long as `pause` for it.
-    fn take_commands(&mut self, pause: Duration) {
-        let first = match self.commands.recv_timeout(pause) {
-            Ok(command) => command,
-            Err(RecvTimeoutError::Timeout) => return,
-            Err(RecvTimeoutError::Disconnected) => return self.is_ending = true,
+    /// Takes up what has been asked for, if anything has, and waits as long as `pause` for it.
+    fn take_commands(&mut self, pause: Duration) -> bool {
+        let Ok(first) = self.commands.recv_timeout(pause) else {
+            return false;
         };
         for command in std::iter::once(first).chain(self.commands.try_iter()) {
             match command {
@@ -456,6 +454,7 @@ impl Desk {
                 Command::Abort(code) => self.world.abort(code.into()),
             }
         }
+        true
     }
 
     /// Takes in what has arrived, if anything has.
