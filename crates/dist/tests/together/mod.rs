@@ -3,8 +3,11 @@
 use half::bf16;
 use tt_dist::{Communicator, Error};
 
+/// What a rank finds for itself.
+type Fact = fn(&dyn Communicator);
+
 /// The facts by name. Every rank calls the same, in the same order.
-pub const FACTS: [(&str, fn(&dyn Communicator)); 8] = [
+pub const FACTS: [(&str, Fact); 8] = [
     (
         "sums are those of the ranks in their order",
         sums_are_in_order,
