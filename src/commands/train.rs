@@ -267,14 +267,8 @@ struct Follower {
 impl Follower {
     fn read(invocation: &Invocation) -> Result<Self, Failure> {
         let invocation = invocation.with(&[])?;
-        let mut setup = Setup::read(&invocation)?;
-        // The first rank measures and traces for all.
-        setup.config.device.peak_tflops = None;
-        setup.config.profile = None;
-        Ok(Self {
-            composition: invocation.composition,
-            setup,
-        })
+        let setup = Setup::read(&invocation)?;
+        Ok(Self::new(invocation, setup))
     }
 
     /// From what the first rank has composed.
@@ -293,10 +287,17 @@ impl Follower {
             options: Options::default(),
         };
         let setup = Setup::read(&invocation)?;
-        Ok(Self {
+        Ok(Self::new(invocation, setup))
+    }
+
+    fn new(invocation: Invocation, mut setup: Setup) -> Self {
+        // The first rank measures and traces for all.
+        setup.config.device.peak_tflops = None;
+        setup.config.profile = None;
+        Self {
             composition: invocation.composition,
             setup,
-        })
+        }
     }
 
     /// Trains as the first rank does, from the same checkpoint.

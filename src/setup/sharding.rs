@@ -63,7 +63,7 @@ pub(super) fn check(
         let message = format!(
             "`{RANKS}`: {ranks}, and {started} processes were started: each is a rank; null takes what there is"
         );
-        return Err(super::problem(composition, RANKS, message).into());
+        return Err(composition.section(RANKS).error(message).into());
     }
     if ranks == 1 {
         return Ok(());
