@@ -25,7 +25,7 @@ pub struct Layout {
     gather: Gather,
     prefetch: bool,
     reduce: Sums,
-    /// Those that no path of the configuration names.
+    /// Those that no path of the configuration names, `*` for any number.
     unnamed: Vec<String>,
 }
 
@@ -68,7 +68,10 @@ impl Layout {
             let placement = match chosen {
                 Some(rule) => rule.placement(&saved, dims)?,
                 None => {
-                    unnamed.push(saved);
+                    let pattern = pattern_of(&saved);
+                    if !unnamed.contains(&pattern) {
+                        unnamed.push(pattern);
+                    }
                     let first = std::iter::once(every.clone());
                     first
                         .chain(std::iter::repeat(Vec::new()))
@@ -121,7 +124,7 @@ impl Layout {
         self.reduce
     }
 
-    /// Parameters that each rank holds whole only because no path names them.
+    /// Parameters that each rank holds whole only because no path names them: `*` for any number.
     pub fn unnamed(&self) -> &[String] {
         &self.unnamed
     }
@@ -254,6 +257,15 @@ fn axes(path: &str, names: &AxisNames) -> Result<Vec<Axis>> {
     })
 }
 
+/// With `*` in place of each number.
+fn pattern_of(path: &str) -> String {
+    let parts = path.split('.').map(|part| match part.parse::<usize>() {
+        Ok(_) => "*",
+        Err(_) => part,
+    });
+    parts.collect::<Vec<_>>().join(".")
+}
+
 /// The known path that is most like `path`, with the wildcards that it has.
 fn nearest(path: &str, known: &[String]) -> Option<String> {
     let like = |known: &String| {
@@ -296,7 +308,7 @@ mod tests {
     fn mesh(data: i64, fsdp: i64) -> Mesh {
         let axes = MeshAxes {
             data,
-            fsdp,
+            fsdp: Some(fsdp),
             ..MeshAxes::default()
         };
         Mesh::new(&axes, &MeshAxes::default(), (data * fsdp) as usize).unwrap()

@@ -11,7 +11,7 @@
 //! let config: ShardingConfig = serde_json::from_str(r#"{"layers.*.weight": ["fsdp", null]}"#).unwrap();
 //! let (path, shape) = ("layers.0.weight".to_owned(), vec![5, 4]);
 //! let spec = ParamSpec { path, shape, init: Init::Ones, kind: ParamKind::Linear };
-//! let mesh = Mesh::new(&MeshAxes { fsdp: 2, ..MeshAxes::default() }, &MeshAxes::default(), 2).unwrap();
+//! let mesh = Mesh::new(&MeshAxes { fsdp: Some(2), ..MeshAxes::default() }, &MeshAxes::default(), 2).unwrap();
 //! let layout = Layout::new(&config, &[spec.clone()], str::to_owned, &[], |_| false, &mesh).unwrap();
 //! assert_eq!(layout.shard(&spec.path, 1).local_shape(), [3, 4]);
 //! ```

@@ -61,7 +61,7 @@ pub(crate) struct AppConfig {
     pub(crate) device: DeviceConfig,
     /// How the ranks of a host are arranged. The product with `dcn_mesh` is the number of ranks; -1, for one axis of both: as
     /// many as are left of `device.ranks`.
-    #[serde(default = "default_ici_mesh")]
+    #[serde(default)]
     pub(crate) ici_mesh: MeshAxes,
     /// How hosts are arranged.
     #[serde(default)]
@@ -118,13 +118,6 @@ impl Default for DistConfig {
         Self {
             timeout_seconds: Some(600),
         }
-    }
-}
-
-fn default_ici_mesh() -> MeshAxes {
-    MeshAxes {
-        fsdp: -1,
-        ..MeshAxes::default()
     }
 }
 

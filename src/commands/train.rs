@@ -11,7 +11,7 @@ use tt_config::{Composer, Composition, Diagnostics, Missing, Node};
 use tt_data::Tokenizer;
 use tt_dist::Communicator;
 use tt_dist::mpi::Processes;
-use tt_launch::{StopSignal, worker};
+use tt_launch::{EXIT_INTERRUPTED, EXIT_PREEMPTED, StopSignal, worker};
 use tt_metrics::transcript::{self, CONSOLE_LOG};
 use tt_metrics::{Jsonl, Metrics, Progress, RunInfo, Sink, Truncation};
 use tt_nn::ParamTree;
@@ -239,7 +239,7 @@ fn train(
         }
         Ok(match ending? {
             Ending::Finished if !is_interrupted => ExitCode::SUCCESS,
-            _ => ExitCode::from(signal.exit_code()),
+            _ => ExitCode::from(stopped_code(&signal)),
         })
     })
 }
@@ -322,6 +322,15 @@ impl Follower {
         )?;
         Ok(job.prepare()?.follow()?)
     }
+}
+
+/// Without a signal it was another process of the run that was asked to stop, by one, or somebody on the site of a sink.
+fn stopped_code(signal: &StopSignal) -> u8 {
+    let by_others = match ranks::processes() {
+        Some(_) => EXIT_PREEMPTED,
+        None => EXIT_INTERRUPTED,
+    };
+    signal.exit_code().unwrap_or(by_others)
 }
 
 /// How documents begin, if the tokenizer has a say in it.

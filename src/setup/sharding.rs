@@ -1,6 +1,6 @@
 //! How the model of a run is spread over its ranks: from `device.ranks`, the meshes and `model.sharding` to a layout.
 
-use tt_config::{Composition, Diagnostics};
+use tt_config::{Composition, Diagnostics, Node, Section};
 use tt_dist::{Mesh, MeshError};
 use tt_models::Model;
 use tt_nn::ParamSpec;
@@ -14,6 +14,9 @@ use crate::setup::adapter::Adapter;
 use crate::setup::optimization::PlannedOptimizers;
 
 const KEY: &str = "model.sharding";
+
+/// More would wait for each other and not compute.
+const MAX_THREADS: usize = 256;
 
 /// The layout of `model` over the ranks of the run.
 pub(super) fn layout(
@@ -29,11 +32,14 @@ pub(super) fn layout(
         Diagnostics::from(composition.section(&error.key).error(message))
     })?;
     let section = composition.section(KEY);
+    check_keys(&section)?;
     let sharding: ShardingConfig = section.extract()?;
     let refuse = |why: String| Diagnostics::from(section.error(format!("`{KEY}`: {why}")));
     let modules = tt_models::modules(model).map_err(|error| refuse(error.to_string()))?;
-    let modules: Vec<String> = modules.iter().map(|(path, _)| path.to_string()).collect();
+    let mut modules: Vec<String> = modules.iter().map(|(path, _)| path.to_string()).collect();
     let (names, mut params) = (model.tensor_names(), model.params());
+    // A tied head is where the embedding is, whatever is said of it.
+    modules.extend(names.copies().iter().map(|(name, _)| (*name).to_owned()));
     let trained = match adapter {
         None => params.clone(),
         Some(adapter) => {
@@ -48,11 +54,40 @@ pub(super) fn layout(
         .map_err(|error| refuse(error.to_string()))
 }
 
+/// What is no path, and no key either, would be taken for a path.
+fn check_keys(section: &Section<'_>) -> Result<(), Diagnostics> {
+    const KEYS: [&str; 5] = ["type", "gather", "prefetch", "reduce", "every"];
+    let mut problems = Diagnostics::new();
+    let map = section.node().and_then(Node::as_map);
+    for (key, node) in map.into_iter().flatten() {
+        let key = key.to_string();
+        let of_key = section.section(&key);
+        if node.as_map().is_some() {
+            let why = format!("`{key}` is a mapping; a path is written in one piece, with dots");
+            problems.push(of_key.error(why));
+        } else if key == "type" && !node.is_null() && node.as_str() != Some("spmd") {
+            problems.push(of_key.error("`type` is spmd, or left out".to_owned()));
+        } else if !KEYS.contains(&key.as_str()) && !node.is_null() && node.as_list().is_none() {
+            let why = format!(
+                "`{key}` is no key, and as a path of the model it has no list of axes; keys: {}",
+                KEYS.join(", ")
+            );
+            problems.push(of_key.error(why));
+        }
+    }
+    if problems.is_empty() {
+        Ok(())
+    } else {
+        Err(problems)
+    }
+}
+
 /// What several ranks cannot do yet.
 pub(super) fn check(
     config: &AppConfig,
     composition: &Composition,
     trainer: &TrainerConfig,
+    is_to_run: bool,
 ) -> Result<(), Diagnostics> {
     const RANKS: &str = "device.ranks";
     let ranks = config.num_ranks();
@@ -67,6 +102,12 @@ pub(super) fn check(
     }
     if ranks == 1 {
         return Ok(());
+    }
+    if is_to_run && ranks::processes().is_none() && ranks > MAX_THREADS {
+        let message = format!(
+            "`{RANKS}`: {ranks}: at most {MAX_THREADS} are threads of one process; with MPI, a rank may be a process of its own"
+        );
+        problems.push(composition.section(RANKS).error(message));
     }
     let mut refuse = |what: &str| {
         let message = format!("`{RANKS}`: {ranks}: {what} on one rank only, yet");
@@ -116,13 +157,10 @@ pub(crate) fn warnings(trainer: &TrainerConfig, layout: &Layout) -> Vec<String> 
             trainer.global_batch_size
         ));
     }
-    if let ([first, more @ ..], true) = (layout.unnamed(), ranks > 1) {
-        let more = match more.len() {
-            0 => String::new(),
-            count => format!(" and {count} more"),
-        };
+    if ranks > 1 && !layout.unnamed().is_empty() {
         warnings.push(format!(
-            "warning: model.sharding has no path for `{first}`{more}: each rank holds the whole"
+            "warning: model.sharding has no path for {}: each rank holds them whole",
+            layout.unnamed().join(", ")
         ));
     }
     warnings

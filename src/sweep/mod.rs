@@ -29,7 +29,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use tt_config::Composer;
-use tt_launch::{EXIT_PREEMPTED, StopSignal, this_program};
+use tt_launch::{EXIT_INTERRUPTED, EXIT_PREEMPTED, StopSignal, this_program};
 use tt_run::run_dir::REPORT;
 use tt_train::StopFlag;
 
@@ -81,7 +81,8 @@ pub(crate) fn run(
     conclude(&results, folder.path()).map_err(Failure::Run)?;
     Ok(exit_code(
         &states,
-        stop.is_requested().then(|| signal.exit_code()),
+        stop.is_requested()
+            .then(|| signal.exit_code().unwrap_or(EXIT_INTERRUPTED)),
     ))
 }
 

@@ -185,6 +185,10 @@ fn what_cannot_be_shared_out_is_refused_before_anything_is_made() {
             "did you mean `model.layers.*.self_attn.q_proj.weight`?",
         ),
         (
+            &["+model.sharding={gatherr: block}"],
+            "`gatherr` is no key, and as a path of the model it has no list of axes",
+        ),
+        (
             &["device.ranks=2", "device=tpu"],
             "device.type=tpu works on one rank only, yet",
         ),
@@ -193,6 +197,23 @@ fn what_cannot_be_shared_out_is_refused_before_anything_is_made() {
         assert!(finished.stderr.contains(complaint), "{}", finished.stderr);
         assert!(!place.path().join("outputs").exists());
     }
+}
+
+#[test]
+fn a_step_that_is_not_finite_on_several_ranks_does_not_claim_to_have_been_searched() {
+    let place = Place::new();
+    let args = [
+        &RUN[..],
+        &["lr=1e30", "trainer.max_steps=9", "device.ranks=2"],
+    ]
+    .concat();
+    let finished = place.run_nano(&args).with_code(1);
+    let finished = finished.complains("device.ranks=1 makes the step again");
+    assert!(
+        !finished.stderr.contains("is finite"),
+        "{}",
+        finished.stderr
+    );
 }
 
 #[test]
@@ -235,8 +256,7 @@ fn a_plan_tells_what_each_rank_takes() {
     place.run(&run).with_code(0);
     let summary = RunFolder(place.path().join("run")).json("summary.json");
     let measured = summary["peak_rss_bytes"].as_f64().expect("measured");
-    let process = bytes(&ranks, "process");
-    let predicted = 4.0 * (bytes(&ranks, "peak") - process) + process;
+    let predicted = bytes(&ranks, "process_peak");
     let ratio = measured / predicted;
     assert!((0.85..1.1).contains(&ratio), "{measured} of {predicted}");
 

@@ -161,8 +161,8 @@ fn a_rank_that_stands_still_is_named() {
     assert_ne!(finished.code, Some(0));
     let said = finished.stderr.matches("error: ").count();
     assert_eq!(said, 1, "{}", finished.stderr);
-    let finished = finished.complains("waited 3 s in ");
-    finished.complains("for rank 1 (");
+    let finished = finished.complains("for 3 s, in ");
+    finished.complains("nothing was heard of rank 1 (");
     assert_gone(&pids);
 }
 

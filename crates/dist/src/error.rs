@@ -36,9 +36,9 @@ pub enum Error {
     Failed { rank: Peer, why: String },
     /// Nothing was heard of a rank for too long.
     #[error(
-        "waited {} s in {operation} for {}",
-        .after.as_secs(),
-        listed(.missing)
+        "nothing was heard of {} for {} s, in {operation} (dist.timeout_seconds)",
+        listed(.missing),
+        .after.as_secs()
     )]
     Timeout {
         operation: &'static str,

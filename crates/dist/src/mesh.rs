@@ -65,8 +65,9 @@ impl fmt::Display for Axis {
 pub struct MeshAxes {
     /// Along which rows of a batch are shared out, and each rank holds the same parameters.
     pub data: i64,
-    /// Along which rows of a batch are shared out, and parameters too, as `model.sharding` says.
-    pub fsdp: i64,
+    /// Along which rows of a batch are shared out, and parameters too, as `model.sharding` says; null: what is left of the
+    /// ranks, if no other axis is -1.
+    pub fsdp: Option<i64>,
     /// Along which matrix products are shared out. Not there yet: 1.
     pub tensor: i64,
     /// Along which experts are shared out. Not there yet: 1.
@@ -79,7 +80,7 @@ impl Default for MeshAxes {
     fn default() -> Self {
         Self {
             data: 1,
-            fsdp: 1,
+            fsdp: None,
             tensor: 1,
             expert: 1,
             context: 1,
@@ -89,10 +90,19 @@ impl Default for MeshAxes {
 
 impl MeshAxes {
     /// By [`Axis::ALL`].
-    fn sizes(&self) -> [i64; 5] {
-        [self.data, self.fsdp, self.expert, self.context, self.tensor]
+    fn sizes(&self, rest: i64) -> [i64; 5] {
+        [
+            self.data,
+            self.fsdp.unwrap_or(rest),
+            self.expert,
+            self.context,
+            self.tensor,
+        ]
     }
 }
+
+/// More than any machine has.
+const MAX_RANKS: usize = 1 << 16;
 
 /// What no mesh can be made of, at the key that says so.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -116,14 +126,21 @@ pub struct Mesh {
 impl Mesh {
     /// The ranks that the meshes ask for: the product of their axes, -1 standing for 1.
     pub fn ranks_asked(ici: &MeshAxes, dcn: &MeshAxes) -> usize {
-        let sizes = ici.sizes().into_iter().chain(dcn.sizes());
-        sizes.map(|size| size.max(1) as usize).product()
+        let sizes = ici.sizes(1).into_iter().chain(dcn.sizes(1));
+        let sizes = sizes.map(|size| size.max(1) as usize);
+        sizes.fold(1, usize::saturating_mul)
     }
 
     /// Arranges `ranks` ranks. Errors: the product of the axes is another number, more than one is -1, one is there for
     /// which there is no code yet.
     pub fn new(ici: &MeshAxes, dcn: &MeshAxes, ranks: usize) -> Result<Self, MeshError> {
-        let parts = [("dcn_mesh", dcn.sizes()), ("ici_mesh", ici.sizes())];
+        let said = dcn.sizes(1).into_iter().chain(ici.sizes(1));
+        let rest = if said.into_iter().any(|size| size == -1) {
+            1
+        } else {
+            -1
+        };
+        let parts = [("dcn_mesh", dcn.sizes(1)), ("ici_mesh", ici.sizes(rest))];
         let mut open = None;
         let mut product = 1;
         for (mesh, sizes) in parts {
@@ -144,18 +161,23 @@ impl Mesh {
                             "{size}: nothing is spread along the axis `{axis}` yet, it must be 1"
                         ));
                     }
-                    1.. => product *= size as usize,
+                    1.. => product = usize::saturating_mul(product, size as usize),
                     _ => return refuse(format!("{size} is no number of ranks")),
                 }
             }
         }
+        if ranks > MAX_RANKS {
+            let key = "device.ranks".to_owned();
+            let why = format!("{ranks} ranks; {MAX_RANKS} are the most that are reckoned with");
+            return Err(MeshError { key, why });
+        }
         let left = ranks / product;
         let is_full = ranks.is_multiple_of(product) && (left == 1 || open.is_some());
         if !is_full {
-            // The one that was most likely meant to be changed.
-            let key = open.unwrap_or_else(|| "ici_mesh.fsdp".to_owned());
+            let key = "device.ranks".to_owned();
             let why = format!(
-                "the axes of ici_mesh and dcn_mesh make {product} ranks, and there {}",
+                "the axes of ici_mesh and dcn_mesh make {}{product} ranks, and there {}",
+                if open.is_some() { "a multiple of " } else { "" },
                 match ranks {
                     1 => "is 1 (device.ranks)".to_owned(),
                     _ => format!("are {ranks} (device.ranks)"),
@@ -220,7 +242,7 @@ mod tests {
     fn axes(data: i64, fsdp: i64) -> MeshAxes {
         MeshAxes {
             data,
-            fsdp,
+            fsdp: Some(fsdp),
             ..MeshAxes::default()
         }
     }
@@ -233,6 +255,23 @@ mod tests {
         assert_eq!(Mesh::ranks_asked(&axes(2, -1), &axes(3, 1)), 6);
         let across = Mesh::new(&axes(1, 4), &axes(-1, 1), 8).unwrap();
         assert_eq!((across.size(Axis::Data), across.size(Axis::Fsdp)), (2, 4));
+    }
+
+    #[test]
+    fn fsdp_takes_what_is_left_unless_another_axis_does() {
+        let data = |data| MeshAxes {
+            data,
+            ..MeshAxes::default()
+        };
+        let sizes = |ici: &MeshAxes, ranks| {
+            let mesh = Mesh::new(ici, &MeshAxes::default(), ranks).unwrap();
+            (mesh.size(Axis::Data), mesh.size(Axis::Fsdp))
+        };
+        assert_eq!(sizes(&data(1), 4), (1, 4));
+        assert_eq!(sizes(&data(2), 4), (2, 2));
+        assert_eq!(sizes(&data(-1), 4), (4, 1));
+        assert_eq!(Mesh::ranks_asked(&axes(i64::MAX, 9), &data(2)), usize::MAX);
+        assert!(Mesh::new(&data(1), &data(1), 1 << 17).is_err());
     }
 
     #[test]
@@ -275,19 +314,19 @@ mod tests {
                 axes(1, 3),
                 one.clone(),
                 4,
-                "`ici_mesh.fsdp`: the axes of ici_mesh and dcn_mesh make 3 ranks, and there are 4 (device.ranks)",
+                "`device.ranks`: the axes of ici_mesh and dcn_mesh make 3 ranks, and there are 4 (device.ranks)",
             ),
             (
                 axes(2, -1),
                 one.clone(),
                 3,
-                "`ici_mesh.fsdp`: the axes of ici_mesh and dcn_mesh make 2 ranks, and there are 3 (device.ranks)",
+                "`device.ranks`: the axes of ici_mesh and dcn_mesh make a multiple of 2 ranks, and there are 3 (device.ranks)",
             ),
             (
                 axes(1, 4),
                 one.clone(),
                 1,
-                "`ici_mesh.fsdp`: the axes of ici_mesh and dcn_mesh make 4 ranks, and there is 1 (device.ranks)",
+                "`device.ranks`: the axes of ici_mesh and dcn_mesh make 4 ranks, and there is 1 (device.ranks)",
             ),
             (
                 axes(-1, -1),

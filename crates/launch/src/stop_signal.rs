@@ -83,15 +83,16 @@ impl StopSignal {
         self.has_nothing_to_save.store(false, Ordering::SeqCst);
     }
 
-    /// What to exit with after having stopped. Without a signal another process of the run was asked to.
-    pub fn exit_code(&self) -> u8 {
-        exit_code(self.received.load(Ordering::SeqCst) as i32)
+    /// What to exit with after having stopped; `None`: by no signal to this process.
+    pub fn exit_code(&self) -> Option<u8> {
+        let signal = self.received.load(Ordering::SeqCst) as i32;
+        (signal != 0).then(|| exit_code(signal))
     }
 }
 
 fn exit_code(signal: i32) -> u8 {
     match signal {
-        0 | SIGTERM | SIGUSR1 | SIGHUP => EXIT_PREEMPTED,
+        SIGTERM | SIGUSR1 | SIGHUP => EXIT_PREEMPTED,
         _ => EXIT_INTERRUPTED,
     }
 }

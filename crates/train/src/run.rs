@@ -428,6 +428,7 @@ impl Run {
             loss: output.numbers.loss,
             grad_norm: output.numbers.grad_norm,
             finding: None,
+            is_examined: false,
             skipped_before,
             dump: None,
         };
@@ -545,6 +546,7 @@ impl Run {
         };
         // Of several ranks each has its own micro-batches, and no weight is whole.
         if bad.cause == Cause::NonFinite && self.training.ranks.is_none() {
+            bad.is_examined = true;
             match first_non_finite(&self.training, &*self.trainer, bad.step, batches) {
                 Ok(finding) => bad.finding = finding.map(|it| self.with_culprit(it)),
                 Err(error) => warn(&mut self.metrics, error),

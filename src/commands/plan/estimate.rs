@@ -15,7 +15,7 @@ use tt_train::{Footprint, Rehearsal, TrainerConfig};
 
 use crate::failure::Failure;
 use crate::invocation::Invocation;
-use crate::setup::{Setup, job};
+use crate::setup::{Setup, job, sharding};
 
 /// What a process holds besides tensors: the program, its threads, a tokenizer, prefetched batches. Measured on runs of
 /// a model of 0.1 M parameters with the embedded stories; data that is held in memory comes on top.
@@ -31,6 +31,10 @@ pub(super) struct Estimate {
     pub(super) footprint: Footprint,
     /// How its ranks are arranged.
     pub(super) mesh: Mesh,
+    /// What a user of several ranks may not expect.
+    pub(super) warnings: Vec<String>,
+    /// Ranks that are threads of one process here.
+    pub(super) threads: usize,
     /// Activations of the same run without remat, if it has any.
     pub(super) activations_without_remat: Option<u64>,
 }
@@ -45,6 +49,8 @@ impl Estimate {
         let trainer = setup.trainer_config.clone();
         let sequence_length = setup.config.data.sequence_length;
         let mesh = setup.layout.mesh().clone();
+        let warnings = sharding::warnings(&setup.trainer_config, &setup.layout);
+        let threads = setup.config.device.ranks.unwrap_or(1);
         let footprint = rehearse(setup, composition, true)?;
         let activations_without_remat = if remats {
             let without = rehearse(Setup::read_to_plan(invocation)?, composition, false)?;
@@ -59,12 +65,20 @@ impl Estimate {
             sequence_length,
             footprint,
             mesh,
+            warnings,
+            threads,
             activations_without_remat,
         })
     }
 
+    /// Of a rank.
     pub(super) fn peak_bytes(&self) -> u64 {
         self.footprint.peak + PROCESS_BYTES
+    }
+
+    /// Of a process, in which `device.ranks` are; of ranks that the meshes alone ask for each may have its own.
+    pub(super) fn process_bytes(&self) -> u64 {
+        self.footprint.peak * self.threads as u64 + PROCESS_BYTES
     }
 }
 

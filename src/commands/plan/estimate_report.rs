@@ -162,6 +162,10 @@ pub(super) fn table(estimate: &Estimate, fit: Option<&Fit>) -> String {
     ] {
         row(name, &bytes(size), note);
     }
+    if estimate.threads > 1 {
+        let note = format!("{} ranks in one process", estimate.threads);
+        row("  of all", &bytes(estimate.process_bytes()), &note);
+    }
     let checkpoint = footprint.saved_weights + footprint.saved_optimizer;
     let parts = format!(
         "model {}, optimizer {}",
@@ -171,7 +175,15 @@ pub(super) fn table(estimate: &Estimate, fit: Option<&Fit>) -> String {
     row("a checkpoint on disk", &bytes(checkpoint), &parts);
     if let Some(fit) = fit {
         table.line("");
-        table.line(verdict(fit));
+        let each = if ranks > 1 && estimate.threads == 1 {
+            "each rank "
+        } else {
+            ""
+        };
+        table.line(format!("{each}{}", verdict(fit)));
+    }
+    for warning in &estimate.warnings {
+        table.line(warning);
     }
     table.to_string()
 }
@@ -241,11 +253,13 @@ pub(super) fn json(estimate: &Estimate, fit: Option<&Fit>) -> String {
             "checkpoint_copy": footprint.snapshot,
             "process": PROCESS_BYTES,
             "peak": estimate.peak_bytes(),
+            "process_peak": estimate.process_bytes(),
         },
         "checkpoint_bytes": {
             "model": footprint.saved_weights,
             "optimizer": footprint.saved_optimizer,
         },
+        "warnings": estimate.warnings,
         "fit": fit.map(fit_json),
     });
     format!("{value:#}\n")

@@ -39,7 +39,7 @@ const SAVINGS: &[&[&str]] = &[
 ];
 
 pub(super) fn check(invocation: &Invocation, estimate: &Estimate, memory_bytes: u64) -> Fit {
-    let outcome = if estimate.peak_bytes() <= memory_bytes {
+    let outcome = if estimate.process_bytes() <= memory_bytes {
         Outcome::Fits
     } else {
         search(invocation, estimate, memory_bytes)
@@ -53,7 +53,7 @@ pub(super) fn check(invocation: &Invocation, estimate: &Estimate, memory_bytes: 
 fn search(invocation: &Invocation, estimate: &Estimate, memory_bytes: u64) -> Outcome {
     let owned = |saving: &[&str]| -> Vec<String> { saving.iter().map(|&it| it.into()).collect() };
     let saves = |saving: &Vec<String>| {
-        peak_with(invocation, saving).is_some_and(|peak| peak < estimate.peak_bytes())
+        peak_with(invocation, saving).is_some_and(|peak| peak < estimate.process_bytes())
     };
     let known: Vec<Vec<String>> = SAVINGS
         .iter()
@@ -118,5 +118,5 @@ fn micro_batch_sizes(estimate: &Estimate) -> Vec<usize> {
 /// `None` if the run cannot be made so.
 fn peak_with(invocation: &Invocation, overrides: &[String]) -> Option<u64> {
     let estimate = Estimate::of(&invocation.with(overrides).ok()?).ok()?;
-    Some(estimate.peak_bytes())
+    Some(estimate.process_bytes())
 }

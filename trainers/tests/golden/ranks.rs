@@ -99,7 +99,7 @@ fn on_mesh<C: Architecture>(case: &str, name: &str, data: i64, fsdp: i64) {
     }
     let axes = MeshAxes {
         data,
-        fsdp,
+        fsdp: Some(fsdp),
         ..MeshAxes::default()
     };
     let size = (data * fsdp) as usize;

@@ -47,11 +47,7 @@ const PRESETS: [&str; 4] = [
 fn shared(preset: &str, world: Arc<dyn Communicator>) -> Training {
     let model = common::model(0.0);
     let config: ShardingConfig = serde_json::from_str(preset).unwrap();
-    let fsdp = MeshAxes {
-        fsdp: -1,
-        ..MeshAxes::default()
-    };
-    let mesh = Mesh::new(&fsdp, &MeshAxes::default(), world.size()).unwrap();
+    let mesh = Mesh::new(&MeshAxes::default(), &MeshAxes::default(), world.size()).unwrap();
     let specs = model.params();
     let layout = Layout::new(&config, &specs, str::to_owned, &[], |_| false, &mesh).unwrap();
     let shard = |spec: &ParamSpec| layout.shard(spec, world.rank());
