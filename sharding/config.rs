@@ -24,6 +24,7 @@ pub struct ShardingConfig {
     pub every: Option<AxisNames>,
     /// By path of a parameter, `*` for any one part: for each dim the axis or list of axes that shares it out, or null.
     #[serde(flatten)]
+    #[schemars(with = "serde_json::Map<String, serde_json::Value>")]
     pub paths: BTreeMap<String, Option<Vec<Option<AxisNames>>>>,
 }
 

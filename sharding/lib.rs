@@ -13,7 +13,7 @@
 //! let spec = ParamSpec { path, shape, init: Init::Ones, kind: ParamKind::Linear };
 //! let mesh = Mesh::new(&MeshAxes { fsdp: Some(2), ..MeshAxes::default() }, &MeshAxes::default(), 2).unwrap();
 //! let layout = Layout::new(&config, &[spec.clone()], str::to_owned, &[], |_| false, &mesh).unwrap();
-//! assert_eq!(layout.shard(&spec.path, 1).local_shape(), [3, 4]);
+//! assert_eq!(layout.shard(&spec, 1).local_shape(), [3, 4]);
 //! ```
 //!
 //! Source: Rajbhandari et al. 2020, arXiv:1910.02054 (ZeRO); Zhao et al. 2023, arXiv:2304.11277 (FSDP).

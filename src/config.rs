@@ -96,7 +96,8 @@ struct ModelConfig {
     _remat: RematConfig,
     /// Which rank holds which part of a parameter, where there are several (`device.ranks`).
     #[serde(default, rename = "sharding")]
-    _sharding: ShardingConfig,
+    #[schemars(with = "ShardingConfig")]
+    _sharding: Map<String, Value>,
     /// Small weights to train on the frozen model, instead of the model; null: none.
     #[serde(default, rename = "adapter")]
     _adapter: Option<LoraConfig>,

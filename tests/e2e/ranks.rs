@@ -185,6 +185,10 @@ fn what_cannot_be_shared_out_is_refused_before_anything_is_made() {
             "did you mean `model.layers.*.self_attn.q_proj.weight`?",
         ),
         (
+            &["+model.sharding={gatherr: block}"],
+            "`gatherr` is no key, and as a path of the model it has no list of axes",
+        ),
+        (
             &["device.ranks=2", "device=tpu"],
             "device.type=tpu works on one rank only, yet",
         ),

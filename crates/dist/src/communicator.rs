@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 /// A group of ranks, seen from one of them. All ranks of a group call the same methods in the same order.
 ///
 /// Sums are taken in the order of the ranks, bf16 ones in f32: they have the same bits on every rank and in every run.
-/// Errors: another rank has failed or is not heard of, see [`Error`](crate::Error). The group is of no use then.
+/// Errors: another rank has failed or is not heard of, see [`Error`]. The group is of no use then.
 pub trait Communicator: Send + Sync {
     /// Which of the group this is, from 0.
     fn rank(&self) -> usize;
@@ -46,7 +46,7 @@ pub trait Communicator: Send + Sync {
     fn split(&self, color: usize) -> Result<Arc<dyn Communicator>>;
 
     /// Tells all ranks, of this group and of those that it was split from or into, that this one has failed. Whatever they
-    /// wait for ends with [`Error::Failed`](crate::Error::Failed). The first reason counts.
+    /// wait for ends with [`Error::Failed`]. The first reason counts.
     fn fail(&self, why: &str);
 
     /// What another rank has failed of, if it has ended something that this one waited for.

@@ -11,13 +11,14 @@ use serde::{Serialize, Serializer};
 use crate::error::{Error, Result};
 
 /// The fields that depend on the clock. Two runs that compute the same agree in all others.
-pub const TIME_KEYS: [&str; 6] = [
+pub const TIME_KEYS: [&str; 7] = [
     "tokens_per_second",
     "step_time_ms",
     "data_wait_ms",
     "forward_ms",
     "backward_ms",
     "optimizer_ms",
+    "sync_ms",
 ];
 
 /// The field that tells what the nulls of a row are.

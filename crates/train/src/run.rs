@@ -521,6 +521,9 @@ impl Run {
             scalars.insert("mfu".to_owned(), mfu.into());
         }
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        if self.training.ranks.is_some() {
+            scalars.insert("sync_ms".to_owned(), ms(used.parts.sync).into());
+        }
         let _span = profile::span("part", || "logging");
         Ok(self.metrics.log(StepRecord {
             step,

@@ -86,8 +86,11 @@ impl Training {
     /// Makes gradients and sums those of all ranks.
     pub fn reduce(&mut self, totals: &mut Totals) -> Result<()> {
         let _span = profile::span("part", || "reduce");
+        let begun = Instant::now();
         self.reduce.totals(totals)?;
-        self.reduce.gradients(&self.params)
+        self.reduce.gradients(&self.params)?;
+        self.times.sync += begun.elapsed();
+        Ok(())
     }
 
     /// Reads the numbers of the step and asks the guard whether it may reach the weights.

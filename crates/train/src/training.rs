@@ -65,6 +65,8 @@ pub struct Training {
 pub(crate) struct StepTimes {
     pub(crate) forward: Duration,
     pub(crate) backward: Duration,
+    /// Bringing sums and gradients together with other ranks', but for what is summed during the backward pass.
+    pub(crate) sync: Duration,
     /// Judging and the optimizers.
     pub(crate) optimizer: Duration,
 }
