@@ -13,7 +13,7 @@ use base64::Engine;
 use serde_json::{Map, Value, json};
 
 use super::chance::chance;
-use super::md5::md5;
+use super::digest::{hex, md5};
 
 /// What the server calls the policy by which files are kept; of references nothing is.
 pub(super) const STORAGE_POLICY: &str = "wandb-storage-policy-v1";
@@ -71,7 +71,7 @@ impl Artifact {
         let digest = md5(lines.as_bytes())?;
         Ok(Self {
             name: format!("checkpoint-{}", named(run_id)),
-            digest: digest.iter().map(|byte| format!("{byte:02x}")).collect(),
+            digest: hex(&digest),
             metadata: json!({"step": step}).to_string(),
             aliases: vec!["latest".to_owned(), format!("step-{step}")],
             client_id: client_id(),

@@ -17,8 +17,8 @@ use ureq::tls::{RootCerts, TlsConfig};
 use ureq::{Agent, Body};
 
 use super::artifact::{self, Artifact};
+use super::digest::md5;
 use super::json::parse_line;
-use super::md5::md5;
 use super::record::{Run, level_word};
 use super::settings::{ApiKey, Server};
 use super::timing::{ALERT_INTERVAL, Timing, seconds};

@@ -18,6 +18,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
+use super::digest::hex;
 use super::record::Items;
 use super::tail::Tail;
 use crate::histogram::{Histogram, Histograms};
@@ -199,8 +200,7 @@ fn store(
     content: &[u8],
     mut value: Value,
 ) -> io::Result<MediaFile> {
-    let digest = Sha256::digest(content);
-    let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    let digest = hex(&Sha256::digest(content));
     let name = format!("{folder}/{key}_{step}_{}.{suffix}", &digest[..20]);
     let path = files.join(&name);
     tt_disk::create_dir(tt_disk::parent(&path))?;
