@@ -115,11 +115,7 @@ fn agrees_with_command_line<C: Serialize>(
             _ => {}
         }
     }
-    if problems.is_empty() {
-        Ok(())
-    } else {
-        Err(problems)
-    }
+    problems.into_result(())
 }
 
 /// Whether the command line gave the value, or a part of it.

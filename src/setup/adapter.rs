@@ -131,9 +131,5 @@ fn agrees_with_command_line(
             );
         }
     }
-    if problems.is_empty() {
-        Ok(())
-    } else {
-        Err(problems)
-    }
+    problems.into_result(())
 }

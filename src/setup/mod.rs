@@ -156,11 +156,7 @@ impl Setup {
         problems.take(self.check_length(composition));
         problems.take(self.check_hub(composition));
         problems.take(files);
-        if problems.found.is_empty() {
-            Ok(())
-        } else {
-            Err(problems.found)
-        }
+        problems.found.into_result(())
     }
 
     /// [`Setup::check`], and that what is made of the rest fits together: batches, parameters, optimizers and schedules.
@@ -392,11 +388,7 @@ fn require(
             )),
         );
     }
-    if problems.is_empty() {
-        Ok(())
-    } else {
-        Err(problems)
-    }
+    problems.into_result(())
 }
 
 /// Replaces a tokenizer on the Hub by its files here.
@@ -462,11 +454,7 @@ pub(crate) fn check_data(composition: &Composition, plugins: &Plugins) -> Result
     ] {
         problems.take(result);
     }
-    if problems.found.is_empty() {
-        Ok(())
-    } else {
-        Err(problems.found)
-    }
+    problems.found.into_result(())
 }
 
 /// Checks the options of what `group.name_key` chooses from `table`. It is built later, with the data.

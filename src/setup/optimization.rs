@@ -180,11 +180,7 @@ impl PlannedOptimizers {
             );
             problems.push(composition.section(SEVERAL).error(why));
         }
-        if problems.is_empty() {
-            Ok(())
-        } else {
-            Err(problems)
-        }
+        problems.into_result(())
     }
 }
 

@@ -191,7 +191,7 @@ impl Diagnostics {
     }
 
     /// `value` if nothing was wrong.
-    pub(crate) fn into_result<T>(self, value: T) -> Result<T, Diagnostics> {
+    pub fn into_result<T>(self, value: T) -> Result<T, Diagnostics> {
         if self.is_empty() {
             Ok(value)
         } else {
