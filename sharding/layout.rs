@@ -269,11 +269,11 @@ fn pattern_of(path: &str) -> String {
 /// The known path that is most like `path`, with the wildcards that it has.
 fn nearest(path: &str, known: &[String]) -> Option<String> {
     let like = |known: &String| {
-        let parts = known.split('.').map(|part| match part.parse::<usize>() {
-            Ok(_) if path.contains('*') => "*",
-            _ => part,
-        });
-        parts.collect::<Vec<_>>().join(".")
+        if path.contains('*') {
+            pattern_of(known)
+        } else {
+            known.clone()
+        }
     };
     let rated = known
         .iter()

@@ -71,11 +71,10 @@ impl Sharded {
                 owners,
                 gatherers,
                 replicas,
+                members,
             } = groups.of(&axes)?;
-            let color = layout.mesh().color(world.rank(), &axes);
-            let ranks = 0..layout.mesh().num_ranks();
-            let ranks = ranks.filter(|&rank| layout.mesh().color(rank, &axes) == color);
-            let parts: Arc<[Shard]> = ranks.map(|rank| layout.shard(spec, rank)).collect();
+            let parts = members.iter().map(|&rank| layout.shard(spec, rank));
+            let parts: Arc<[Shard]> = parts.collect();
             let unit = units.entry(unit_of(&spec.path, blocks)).or_default();
             unit.all.push(shared.len());
             if spec.kind != ParamKind::Embedding {
@@ -394,14 +393,15 @@ impl<'a> Groups<'a> {
         }
         let others = Axis::ALL.into_iter().filter(|axis| !axes.contains(axis));
         let others: Vec<Axis> = others.collect();
-        let along = |axes: &[Axis]| {
-            let color = self.layout.mesh().color(self.world.rank(), axes);
-            self.world.split(color)
-        };
+        let (mesh, own) = (self.layout.mesh(), self.world.rank());
+        let along = |axes: &[Axis]| self.world.split(mesh.color(own, axes));
+        let color = mesh.color(own, &axes);
+        let members = (0..mesh.num_ranks()).filter(|&rank| mesh.color(rank, &axes) == color);
         let group = Group {
             owners: along(&axes)?,
             gatherers: along(&axes)?,
             replicas: along(&others)?,
+            members: members.collect(),
         };
         self.made.insert(axes, group.clone());
         Ok(group)
@@ -414,4 +414,6 @@ struct Group {
     owners: Arc<dyn Communicator>,
     gatherers: Arc<dyn Communicator>,
     replicas: Arc<dyn Communicator>,
+    /// `owners`, as the mesh numbers them.
+    members: Arc<[usize]>,
 }

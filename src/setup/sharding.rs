@@ -35,11 +35,15 @@ pub(super) fn layout(
     check_keys(&section)?;
     let sharding: ShardingConfig = section.extract()?;
     let refuse = |why: String| Diagnostics::from(section.error(format!("`{KEY}`: {why}")));
-    let modules = tt_models::modules(model).map_err(|error| refuse(error.to_string()))?;
-    let mut modules: Vec<String> = modules.iter().map(|(path, _)| path.to_string()).collect();
     let (names, mut params) = (model.tensor_names(), model.params());
     // A tied head is where the embedding is, whatever is said of it.
-    modules.extend(names.copies().iter().map(|(name, _)| (*name).to_owned()));
+    let copies = names.copies().iter().map(|(name, _)| (*name).to_owned());
+    let mut modules: Vec<String> = copies.collect();
+    // Only what a path may name is looked for, as that takes a pass through the model.
+    if !sharding.paths.is_empty() {
+        let found = tt_models::modules(model).map_err(|error| refuse(error.to_string()))?;
+        modules.extend(found.iter().map(|(path, _)| path.to_string()));
+    }
     let trained = match adapter {
         None => params.clone(),
         Some(adapter) => {
@@ -75,11 +79,7 @@ fn check_keys(section: &Section<'_>) -> Result<(), Diagnostics> {
             problems.push(of_key.error(why));
         }
     }
-    if problems.is_empty() {
-        Ok(())
-    } else {
-        Err(problems)
-    }
+    problems.into_result(())
 }
 
 /// What several ranks cannot do yet.
@@ -122,11 +122,7 @@ pub(super) fn check(
     if trainer.optimizer_metrics {
         refuse("trainer.optimizer_metrics is");
     }
-    if problems.is_empty() {
-        Ok(())
-    } else {
-        Err(problems)
-    }
+    problems.into_result(())
 }
 
 /// Smaller micro-batches, where that shares the rows of a step out evenly among the ranks.

@@ -52,7 +52,11 @@ impl Training {
         micro_batches: &[Batch],
         loss: impl Fn(&Forward, &dyn Model, &DeviceBatch) -> Result<Loss>,
     ) -> Result<Totals> {
-        let targets = self.reduce.num_targets(num_targets(micro_batches))?;
+        let mut targets = num_targets(micro_batches);
+        if self.guard.loss_scale().is_some() {
+            // Nothing else depends on them before the sums are known.
+            targets = self.reduce.num_targets(targets)?;
+        }
         let seed = self.guard.backward_seed(targets);
         let share = self.reduce.share();
         self.tape.set_loss_scale(seed);
