@@ -15,6 +15,7 @@ use tt_train::BuildTrainer;
 use crate::cli::{self, Request};
 use crate::commands::{ROOT_CONFIG, TRAIN, Work, show, train};
 use crate::completion;
+use crate::config;
 use crate::configs;
 use crate::defaults;
 use crate::failure::Failure;
@@ -106,8 +107,8 @@ impl App {
     pub fn run(self, args: impl IntoIterator<Item = OsString>) -> ExitCode {
         program::set(self.program);
         let begun = tt_launch::begin().map_err(Failure::run);
-        if tt_launch::worker::is_worker() {
-            program::works_for(std::os::unix::process::parent_id());
+        if let Some(supervisor) = tt_launch::worker::supervisor() {
+            program::works_for(supervisor);
         }
         let done = begun.and_then(|()| self.try_run(args));
         let code = done.unwrap_or_else(|failure| {
@@ -115,8 +116,9 @@ impl App {
             failure.exit_code()
         });
         transcript::end();
-        ranks::end(code);
+        // First: where a rank has failed, the process ends with the others.
         tt_launch::worker::set_exit_code(code);
+        ranks::end(code);
         code
     }
 
@@ -195,10 +197,16 @@ impl App {
                 }
                 if on_device
                     && args.show.is_none()
+                    && ranks::processes().is_none()
                     && let Some(device) = supervise::device_of_worker(&composition)
                 {
-                    ranks::refuse_processes("device.type=tpu")?;
-                    return supervise::run(&device, &args.raw);
+                    // The other commands work on one.
+                    let num_ranks = if command.name == TRAIN.name {
+                        config::num_ranks(&composition, &device)?
+                    } else {
+                        1
+                    };
+                    return supervise::run(&device, num_ranks, &args.raw);
                 }
                 for warning in composition.warnings() {
                     out::error_line(format_args!("warning: {warning}"));

@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tt_adapters::LoraConfig;
+use tt_config::{Composition, Diagnostics};
 use tt_data::DataConfig;
 use tt_dist::{Mesh, MeshAxes};
 use tt_metrics::LoggingConfig;
@@ -80,12 +81,25 @@ pub(crate) struct AppConfig {
 impl AppConfig {
     /// Ranks of the run.
     pub(crate) fn num_ranks(&self) -> usize {
-        let asked = || match ranks::processes() {
-            Some(processes) => processes.size(),
-            None => Mesh::ranks_asked(&self.ici_mesh, &self.dcn_mesh),
-        };
-        self.device.ranks.unwrap_or_else(asked)
+        ranks_of(&self.device, &self.ici_mesh, &self.dcn_mesh)
     }
+}
+
+/// The same of a configuration whose device is known, and may be all that is.
+pub(crate) fn num_ranks(
+    composition: &Composition,
+    device: &DeviceConfig,
+) -> Result<usize, Diagnostics> {
+    let mesh = |key| composition.section(key).extract();
+    Ok(ranks_of(device, &mesh("ici_mesh")?, &mesh("dcn_mesh")?))
+}
+
+fn ranks_of(device: &DeviceConfig, ici_mesh: &MeshAxes, dcn_mesh: &MeshAxes) -> usize {
+    let asked = || match ranks::processes() {
+        Some(processes) => processes.size(),
+        None => Mesh::ranks_asked(ici_mesh, dcn_mesh),
+    };
+    device.ranks.unwrap_or_else(asked)
 }
 
 /// What all models have in common; the other keys are those of the type.

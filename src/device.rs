@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use anyhow::Context;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tt_launch::worker;
 use tt_tensor::{Device, Isa};
 
 use crate::failure::Failure;
@@ -144,6 +145,9 @@ impl DeviceConfig {
         match self.kind {
             DeviceKind::Cpu => Ok(Device::Cpu),
             DeviceKind::Tpu => {
+                if ranks::processes().is_some() {
+                    worker::begin_alone()?;
+                }
                 let device = tt_tpu::TpuDevice::open(&self.tpu_options());
                 Ok(Device::Tpu(device.context("device.type=tpu")?))
             }
@@ -172,7 +176,8 @@ impl DeviceConfig {
             memory_bytes: self.memory_bytes(),
             forbid_fallback: self.fallback == Fallback::Error,
             synchronous: self.sync,
-            flight: tt_launch::worker::flight_record(),
+            flight: worker::flight_record(),
+            chip: ranks::chip(),
         }
     }
 

@@ -16,7 +16,6 @@ use anyhow::{Context, anyhow};
 use serde::{Deserialize, Serialize};
 use tt_dist::mpi::Processes;
 use tt_dist::{Communicator, Launched, launched, threads};
-use tt_launch::worker;
 
 use crate::failure::Failure;
 use crate::out;
@@ -31,6 +30,16 @@ static PROCESSES: OnceLock<Processes> = OnceLock::new();
 /// The processes of this run, if it has several and [`begin`] was called.
 pub(crate) fn processes() -> Option<&'static Processes> {
     PROCESSES.get()
+}
+
+/// The chip that this process takes of its machine's: each has one.
+pub(crate) fn chip() -> usize {
+    let before_this = |processes: &Processes| {
+        let (hosts, rank) = (processes.hosts(), processes.rank());
+        let earlier = hosts[..rank].iter();
+        earlier.filter(|host| **host == hosts[rank]).count()
+    };
+    processes().map_or(0, before_this)
 }
 
 /// What a follower is told, from the first to the last.
@@ -55,7 +64,7 @@ pub(crate) struct Task {
 pub(crate) fn begin(
     follow: impl Fn(Task, &Processes) -> Result<(), Failure>,
 ) -> Result<Option<ExitCode>, Failure> {
-    let Some(launched) = launched().filter(|_| !worker::is_worker()) else {
+    let Some(launched) = launched() else {
         return Ok(None);
     };
     let processes = match Processes::begin(launched.size) {

@@ -1,6 +1,9 @@
 //! Commands whose device may take the process with it run in a worker: see [`tt_launch::supervisor`].
+//!
+//! The ranks of a run on TPUs are workers that the machine's `mpirun` starts, each with a chip of its own.
 
 use std::ffi::OsString;
+use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -13,6 +16,9 @@ use tt_run::{ending, run_dir};
 use crate::device::{DeviceConfig, DeviceKind};
 use crate::failure::Failure;
 
+/// The variable that names another `mpirun` than the first in `PATH`.
+const LAUNCHER: &str = "TT_MPIRUN";
+
 /// The device of a command that this process must not run itself.
 ///
 /// A config that is wrong opens no device; the command says what is wrong with it.
@@ -22,10 +28,15 @@ pub(crate) fn device_of_worker(composition: &Composition) -> Option<DeviceConfig
 }
 
 /// Runs the command of `arguments` in workers until one ends in order, or none may be started any more.
-pub(crate) fn run(device: &DeviceConfig, arguments: &[String]) -> Result<ExitCode, Failure> {
+pub(crate) fn run(
+    device: &DeviceConfig,
+    num_ranks: usize,
+    arguments: &[String],
+) -> Result<ExitCode, Failure> {
     let this_command = ThisCommand {
         program: this_program().map_err(Failure::run)?,
         arguments,
+        num_ranks,
         environment: device.environment(),
     };
     let limits = Limits {
@@ -39,18 +50,30 @@ pub(crate) fn run(device: &DeviceConfig, arguments: &[String]) -> Result<ExitCod
 struct ThisCommand<'a> {
     program: PathBuf,
     arguments: &'a [String],
+    num_ranks: usize,
     environment: Vec<(&'static str, OsString)>,
 }
 
 impl Supervised for ThisCommand<'_> {
     fn command(&self, resume: Option<&Path>) -> Command {
-        let mut command = Command::new(&self.program);
+        let mut command = match self.num_ranks {
+            1 => Command::new(&self.program),
+            several => {
+                let mut command = launcher(several);
+                command.arg(&self.program);
+                command
+            }
+        };
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         match resume {
             Some(run) => command.args(ending::resuming(self.arguments, run)),
             None => command.args(self.arguments),
         };
         command
+    }
+
+    fn num_ranks(&self) -> usize {
+        self.num_ranks
     }
 
     fn newest_checkpoint(&self, run: &Path) -> Option<(u64, PathBuf)> {
@@ -62,4 +85,31 @@ impl Supervised for ThisCommand<'_> {
     fn command_line(&self, run: &Path) -> String {
         ending::command_line(&ending::continuing(self.arguments, run))
     }
+}
+
+/// What starts so many processes on this machine; the program and its arguments are to follow.
+///
+/// Open MPI refuses more processes than cores, and root, who in a container is everybody; what it is told by its own variables
+/// other launchers pass over. 4 and 5 have different ones.
+fn launcher(processes: usize) -> Command {
+    const OF_OPEN_MPI: [(&str, &str); 7] = [
+        ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
+        ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
+        ("OMPI_MCA_rmaps_base_oversubscribe", "1"),
+        ("OMPI_MCA_hwloc_base_binding_policy", "none"),
+        ("PRTE_ALLOW_RUN_AS_ROOT", "1"),
+        ("PRTE_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
+        ("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"),
+    ];
+    let program = std::env::var_os(LAUNCHER).unwrap_or_else(|| "mpirun".into());
+    let mut command = Command::new(program);
+    command
+        .envs(OF_OPEN_MPI)
+        .arg("-n")
+        .arg(processes.to_string());
+    if !io::stdout().is_terminal() {
+        // Open MPI gives its processes one in any case.
+        command.env("TERM", "dumb");
+    }
+    command
 }

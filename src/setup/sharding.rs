@@ -1,7 +1,7 @@
 //! How the model of a run is spread over its ranks: from `device.ranks`, the meshes and `model.sharding` to a layout.
 
 use tt_config::{Composition, Diagnostics, Node, Section};
-use tt_dist::{Mesh, MeshError};
+use tt_dist::{Mesh, MeshError, mpi};
 use tt_models::Model;
 use tt_nn::ParamSpec;
 use tt_sharding::{Layout, ShardingConfig};
@@ -103,9 +103,16 @@ pub(super) fn check(
     if ranks == 1 {
         return Ok(());
     }
-    if is_to_run && ranks::processes().is_none() && ranks > MAX_THREADS {
+    let are_threads = config.device.kind == DeviceKind::Cpu && ranks::processes().is_none();
+    if is_to_run && are_threads && ranks > MAX_THREADS {
         let message = format!(
             "`{RANKS}`: {ranks}: at most {MAX_THREADS} are threads of one process; with MPI, a rank may be a process of its own"
+        );
+        problems.push(composition.section(RANKS).error(message));
+    }
+    if is_to_run && config.device.kind == DeviceKind::Tpu && !mpi::IS_BUILT_IN {
+        let message = format!(
+            "`{RANKS}`: {ranks}: each TPU takes a process, and they need MPI; this program was built without it: cargo build --release --features mpi"
         );
         problems.push(composition.section(RANKS).error(message));
     }
@@ -113,9 +120,6 @@ pub(super) fn check(
         let message = format!("`{RANKS}`: {ranks}: {what} on one rank only, yet");
         problems.push(composition.section(RANKS).error(message));
     };
-    if config.device.kind == DeviceKind::Tpu {
-        refuse("device.type=tpu works");
-    }
     if config.logging.histogram_interval.is_some_and(|it| it > 0) {
         refuse("logging.histogram_interval counts whole tensors, and works");
     }

@@ -6,6 +6,8 @@
 #[path = "../e2e/harness.rs"]
 mod harness;
 
+mod tpu;
+
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -57,6 +59,12 @@ fn rows_on_threads(ranks: usize, more: &[&str]) -> Vec<String> {
 
 /// The processes that work in a folder, by rank.
 fn pids(place: &Place, ranks: usize) -> Vec<u32> {
+    let found = ranks_at_work(place);
+    assert_eq!(found.len(), ranks, "{found:?}");
+    found.into_iter().map(|(_, pid)| pid).collect()
+}
+
+fn ranks_at_work(place: &Place) -> Vec<(usize, u32)> {
     let folder = place.path().canonicalize().unwrap();
     let rank_of = |pid: u32| {
         let process = PathBuf::from(format!("/proc/{pid}"));
@@ -75,8 +83,7 @@ fn pids(place: &Place, ranks: usize) -> Vec<u32> {
     let all = all.filter_map(|it| it.file_name().to_str()?.parse().ok());
     let mut found: Vec<(usize, u32)> = all.filter_map(rank_of).collect();
     found.sort();
-    assert_eq!(found.len(), ranks, "{found:?}");
-    found.into_iter().map(|(_, pid)| pid).collect()
+    found
 }
 
 fn signal(pid: u32, name: &str) {

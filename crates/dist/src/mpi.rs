@@ -46,6 +46,9 @@ const LATELY: Duration = Duration::from_millis(200);
 /// What a process that ends early waits for MPI to end the others.
 const ABORT_WAIT: Duration = Duration::from_secs(3);
 
+/// Whether this program can be one of several processes.
+pub const IS_BUILT_IN: bool = true;
+
 /// This process, among those of the run.
 pub struct Processes {
     post: Arc<Post>,

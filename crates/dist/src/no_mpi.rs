@@ -6,6 +6,9 @@ use std::time::Duration;
 use crate::communicator::Communicator;
 use crate::error::{Error, Result};
 
+/// Whether this program can be one of several processes.
+pub const IS_BUILT_IN: bool = false;
+
 /// There are none.
 pub enum Processes {}
 

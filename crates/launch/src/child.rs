@@ -1,8 +1,9 @@
-//! The one place where child processes are started, each tied to its parent in one of two ways.
+//! The one place where child processes are started, each tied to its parent in one of three ways.
 //!
 //! | tie | process group | told to stop by | when its parent ends, in whatever way |
 //! | --- | --- | --- | --- |
 //! | [`Tie::Supervised`] | its parent's | signals that are passed on | it is killed |
+//! | [`Tie::Ranks`] | its own | its pipe, closed, of which the first rank hears | it stops, as if it were asked to |
 //! | [`Tie::Job`] | its own: a Ctrl-C reaches it by way of its parent alone | its pipe, closed | it saves and stops |
 //!
 //! The child does its part in [`begin`](crate::begin).
@@ -19,6 +20,8 @@ use crate::parent_pipe;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tie {
     Supervised,
+    /// Of a program that starts the ranks of a run, such as `mpirun`.
+    Ranks,
     Job,
 }
 
@@ -30,6 +33,12 @@ impl Child {
     pub fn start(command: &mut Command, tie: Tie) -> io::Result<Self> {
         match tie {
             Tie::Supervised => crate::worker::tie(command),
+            // A launcher has ways of its own with signals.
+            Tie::Ranks => {
+                command.process_group(0);
+                parent_pipe::tie(command);
+                crate::worker::tie(command);
+            }
             Tie::Job => {
                 command.process_group(0);
                 parent_pipe::tie(command);
@@ -54,8 +63,8 @@ impl Child {
         self.0.wait()
     }
 
-    /// Lets a job save and stop.
-    fn close_pipe(&mut self) {
+    /// Lets a job, or the ranks of a run, save and stop.
+    pub(crate) fn close_pipe(&mut self) {
         drop(self.0.stdin.take());
     }
 }

@@ -30,12 +30,17 @@ const TAIL_BYTES: u64 = 64 << 10;
 /// Of what the device says, and of launches.
 const SHOWN: usize = 4;
 
+const KILLED: &str = "the process was killed (signal 9): by hand, or because memory ran out";
+
 /// How a worker ended.
 #[derive(Debug)]
 pub(crate) enum WorkerEnd {
     Exit(ExitStatus),
-    /// It was killed after having waited this long for the device.
-    Hang(Duration),
+    /// It was killed after one of its ranks had waited this long for the device.
+    Hang {
+        rank: usize,
+        waited: Duration,
+    },
 }
 
 #[derive(Debug)]
@@ -59,14 +64,23 @@ impl CrashReport {
         let of_run = run.as_deref();
         let checkpoint = of_run.and_then(|run| supervised.newest_checkpoint(run));
         let command = of_run.map(|run| supervised.command_line(run));
-        let text = tail(files);
-        let log_excerpt = excerpt(&text);
-        let flight = Flight::read(&files.flight()).unwrap_or_default();
+        let tails: Vec<String> = session.of_ranks().map(|files| tail(&files)).collect();
+        let rank = rank_at_fault(end, &tails);
+        let of_rank = rank.map(|rank| files.of_rank(rank));
+        let text = rank.map_or("", |rank| &tails[rank]);
+        let log_excerpt = excerpt(text);
+        let flight = of_rank.and_then(|files| Flight::read(&files.flight()).ok());
+        let flight = flight.unwrap_or_default();
+        let mut headline = headline(end, &flight, &log_excerpt);
+        if tails.len() > 1 {
+            headline = of_several(headline, rank);
+        }
+        let log = rank.filter(|_| !text.is_empty());
         Self {
-            headline: headline(end, &flight, &log_excerpt),
+            headline,
             log_excerpt,
             flight,
-            log: (!text.is_empty()).then(|| log_to_keep(session)).flatten(),
+            log: log.and_then(|rank| log_to_keep(session, rank)),
             run,
             checkpoint,
             command,
@@ -142,9 +156,28 @@ impl CrashReport {
     }
 }
 
+/// The rank to be told of. The launcher of several does not say whose end was the first; `None`: neither does anything else.
+fn rank_at_fault(end: &WorkerEnd, tails: &[String]) -> Option<usize> {
+    if let WorkerEnd::Hang { rank, .. } = end {
+        return Some(*rank);
+    }
+    let has_failed = |text: &String| excerpt(text).iter().any(|line| is_failed_check(line));
+    match tails {
+        [_one] => Some(0),
+        several => several.iter().position(has_failed),
+    }
+}
+
+fn of_several(headline: String, rank: Option<usize>) -> String {
+    match rank {
+        Some(rank) => format!("rank {rank}: {headline}"),
+        None => format!("a rank has ended, and all with it: {headline}"),
+    }
+}
+
 fn headline(end: &WorkerEnd, flight: &Flight, log_excerpt: &[String]) -> String {
     let status = match end {
-        WorkerEnd::Hang(waited) => {
+        WorkerEnd::Hang { waited, .. } => {
             let what = flight.waiting_for.map(|what| format!(" for {what}"));
             return format!(
                 "the device hangs: the process waited {} s{} (device.timeout_seconds) and was ended",
@@ -162,21 +195,25 @@ fn headline(end: &WorkerEnd, flight: &Flight, log_excerpt: &[String]) -> String 
             "a check in a kernel failed, which ends the process".to_owned()
         }
         (Some(101), _) => "the process panicked: see above".to_owned(),
+        (Some(137), _) => KILLED.to_owned(), // what a launcher makes of it
         (Some(code), _) => format!("the device's runtime ended the process with exit code {code}"),
-        (None, Some(9)) => {
-            "the process was killed (signal 9): by hand, or because memory ran out".to_owned()
-        }
+        (None, Some(9)) => KILLED.to_owned(),
         (None, signal) => format!("the process crashed with signal {}", signal.unwrap_or(0)),
     }
 }
 
-/// The log in the run folder; or if there is none a copy beside the session, which is about to be removed.
-fn log_to_keep(session: &Session) -> Option<PathBuf> {
-    let (log, _) = session.files().log_now();
-    if session.files().run().is_some() {
+/// The log in the run folder, where the first rank has it; or a copy there, or beside the session if there is no run folder
+/// yet. The session is about to be removed.
+fn log_to_keep(session: &Session, rank: usize) -> Option<PathBuf> {
+    let files = session.files().of_rank(rank);
+    let (log, _) = files.log_now();
+    if files.run().is_some() {
         return Some(log);
     }
-    let kept = session.files().0.with_extension("log");
+    let kept = match session.files().run() {
+        Some(run) => run.join(format!("device-rank{rank}.log")),
+        None => session.files().0.with_extension("log"),
+    };
     fs::copy(log, &kept).ok().map(|_| kept)
 }
 

@@ -9,8 +9,8 @@ pub enum Error {
     UnknownProgram(#[source] io::Error),
     #[error("cannot find this program's own file: it was moved")]
     ProgramMoved,
-    #[error("cannot start the process that works on the device")]
-    Start(#[source] io::Error),
+    #[error("cannot start {program}, which works on the device")]
+    Start { program: String, source: io::Error },
     #[error("cannot make a folder in {}", parent.display())]
     Session { parent: PathBuf, source: io::Error },
     #[error("cannot write {}", path.display())]

@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 
 use signal_hook::consts::SIGTERM;
+use tt_dist::launched;
 
 /// The variable that tells a process that its standard input is such a pipe.
 const VARIABLE: &str = "TPU_TRAIN_SWEEP_JOB";
@@ -18,9 +19,11 @@ pub(crate) fn tie(command: &mut Command) {
     command.stdin(Stdio::piped()).env(VARIABLE, "1");
 }
 
-/// In a process that was started so: stop when the parent lets go. In any other process, nothing.
+/// In a process that was started so: stop when the parent lets go. In any other process, nothing. Of the ranks of a run
+/// the first has the pipe, and when it stops all do.
 pub(crate) fn watch() -> io::Result<()> {
-    if std::env::var_os(VARIABLE).is_none() {
+    let is_follower = launched().is_some_and(|it| it.rank > 0);
+    if is_follower || std::env::var_os(VARIABLE).is_none() {
         return Ok(());
     }
     thread::Builder::new()

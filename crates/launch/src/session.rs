@@ -8,6 +8,7 @@
 //!   device.log     what the device's libraries print, until the worker knows its run folder; then it is there
 //!   run            where in that log this session begins, a space, and the path of the run folder
 //!   ended          its exit code, once the worker has done what it was asked for
+//!   rank-1/        the same for another rank than the first, where a run has several
 //! ```
 //!
 //! It is on a local disk rather than in the run folder, which often is not: the record is written at every launch. The
@@ -31,6 +32,14 @@ const PREFIX: &str = "tpu-train-session-";
 pub(crate) struct Files(pub(crate) PathBuf);
 
 impl Files {
+    /// Those of a rank of the run: the first has the folder itself.
+    pub(crate) fn of_rank(&self, rank: usize) -> Self {
+        match rank {
+            0 => self.clone(),
+            rank => Self(self.0.join(format!("rank-{rank}"))),
+        }
+    }
+
     pub(crate) fn emulator(&self) -> PathBuf {
         self.0.join("emulator")
     }
@@ -97,23 +106,25 @@ impl Files {
 #[derive(Debug)]
 pub(crate) struct Session {
     files: Files,
+    num_ranks: usize,
     _lock: File,
 }
 
 impl Session {
-    pub(crate) fn create() -> Result<Self> {
-        Self::create_in(&std::env::temp_dir())
+    /// For the workers of so many ranks.
+    pub(crate) fn create(num_ranks: usize) -> Result<Self> {
+        Self::create_in(&std::env::temp_dir(), num_ranks)
     }
 
-    fn create_in(parent: &Path) -> Result<Self> {
+    fn create_in(parent: &Path, num_ranks: usize) -> Result<Self> {
         remove_stale(parent);
-        Self::try_create(parent).map_err(|source| Error::Session {
+        Self::try_create(parent, num_ranks).map_err(|source| Error::Session {
             parent: parent.to_owned(),
             source,
         })
     }
 
-    fn try_create(parent: &Path) -> io::Result<Self> {
+    fn try_create(parent: &Path, num_ranks: usize) -> io::Result<Self> {
         // Under the name that others look for only once it is locked.
         let hidden = tempfile::Builder::new()
             .prefix(&format!(".{PREFIX}"))
@@ -121,18 +132,27 @@ impl Session {
         let hidden_files = Files(hidden.path().to_owned());
         let lock = File::create(hidden_files.lock())?;
         lock.lock()?;
-        fs::create_dir(hidden_files.emulator())?;
+        for rank in 0..num_ranks {
+            fs::create_dir_all(hidden_files.of_rank(rank).emulator())?;
+        }
         let name = hidden.path().file_name().unwrap_or_default().as_bytes();
         let folder = parent.join(OsStr::from_bytes(&name[1..]));
         fs::rename(hidden.keep(), &folder)?;
         Ok(Self {
             files: Files(folder),
+            num_ranks,
             _lock: lock,
         })
     }
 
+    /// Those of the first rank, which speaks for all.
     pub(crate) fn files(&self) -> &Files {
         &self.files
+    }
+
+    /// Those of each rank.
+    pub(crate) fn of_ranks(&self) -> impl Iterator<Item = Files> {
+        (0..self.num_ranks).map(|rank| self.files.of_rank(rank))
     }
 }
 
@@ -169,7 +189,8 @@ mod tests {
     #[test]
     fn a_session_leaves_nothing() {
         let parent = tempfile::tempdir().unwrap();
-        let session = Session::create_in(parent.path()).unwrap();
+        let session = Session::create_in(parent.path(), 2).unwrap();
+        assert!(session.of_ranks().all(|files| files.emulator().exists()));
         fs::write(session.files().emulator().join("module.so"), "").unwrap();
         drop(session);
         assert_eq!(fs::read_dir(parent.path()).unwrap().count(), 0);
@@ -184,8 +205,8 @@ mod tests {
         let other = parent.path().join("tpu-train-other");
         fs::create_dir(&other).unwrap();
 
-        let first = Session::create_in(parent.path()).unwrap();
-        let second = Session::create_in(parent.path()).unwrap();
+        let first = Session::create_in(parent.path(), 1).unwrap();
+        let second = Session::create_in(parent.path(), 1).unwrap();
         assert!(!stale.exists());
         assert!(other.exists());
         assert!(first.files().emulator().exists());
@@ -195,7 +216,7 @@ mod tests {
     #[test]
     fn the_run_folder_reads_back() {
         let parent = tempfile::tempdir().unwrap();
-        let session = Session::create_in(parent.path()).unwrap();
+        let session = Session::create_in(parent.path(), 1).unwrap();
         let files = session.files();
         assert_eq!(files.log_now(), (files.log(), 0));
         files.set_run(Path::new("/a run"), 17).unwrap();

@@ -11,6 +11,9 @@
 //! - removes what the device leaves behind, also of supervisors that were killed, see
 //!   `session`.
 //!
+//! Of a run of several ranks each is a worker, with a device of its own, and the process that is started is their launcher
+//! (`mpirun`). It is told to stop by way of the first rank, see [`child`](crate::child).
+//!
 //! The worker dies with its supervisor, see [`worker`].
 //!
 //! Ctrl-C reaches both from the terminal. The worker disregards it; what it is told by the supervisor is SIGTERM, once.
@@ -56,10 +59,17 @@ pub fn run(supervised: &dyn Supervised, limits: Limits) -> Result<u8> {
     let mut command = supervised.command(None);
     let mut saved = None;
     for restarts in 0.. {
-        let session = Session::create()?;
+        let session = Session::create(supervised.num_ranks())?;
         worker::set_session(&mut command, session.files());
-        let worker = Child::start(&mut command, Tie::Supervised);
-        let mut worker = worker.map_err(Error::Start)?;
+        let tie = match supervised.num_ranks() {
+            1 => Tie::Supervised,
+            _ => Tie::Ranks,
+        };
+        let worker = Child::start(&mut command, tie);
+        let mut worker = worker.map_err(|source| Error::Start {
+            program: command.get_program().to_string_lossy().into_owned(),
+            source,
+        })?;
         let (end, stop_signal) = wait(&mut worker, &session, limits.wait, &mut signals)?;
         if let Some(code) = exit_code(&end, session.files().exit_code(), stop_signal) {
             return Ok(code);
@@ -100,7 +110,8 @@ fn wait(
     longest_wait: Option<Duration>,
     signals: &mut Signals,
 ) -> Result<(WorkerEnd, Option<i32>)> {
-    let mut watchdog = Watchdog::new(longest_wait);
+    let watchdog = |files| (Watchdog::new(longest_wait), files);
+    let mut watchdogs: Vec<_> = session.of_ranks().map(watchdog).collect();
     let (mut stop_signal, mut done_since) = (None, None);
     loop {
         if let Some(status) = worker.try_wait()? {
@@ -110,14 +121,17 @@ fn wait(
             match (stop_signal, signal) {
                 // The second one: at once. Whatever is half-written is so under a temporary name.
                 (Some(_), SIGINT) => return Ok((WorkerEnd::Exit(worker.kill()?), Some(SIGINT))),
+                _ if watchdogs.len() > 1 => worker.close_pipe(),
                 (None, SIGUSR1) => worker.signal(Signal::USR1),
                 _ => worker.signal(Signal::TERM),
             }
             stop_signal.get_or_insert(signal);
         }
-        if let Some(waited) = watchdog.poll(session.files(), Instant::now()) {
-            worker.kill()?;
-            return Ok((WorkerEnd::Hang(waited), stop_signal));
+        for (rank, (watchdog, files)) in watchdogs.iter_mut().enumerate() {
+            if let Some(waited) = watchdog.poll(files, Instant::now()) {
+                worker.kill()?;
+                return Ok((WorkerEnd::Hang { rank, waited }, stop_signal));
+            }
         }
         if session.files().exit_code().is_some() {
             let done_since = *done_since.get_or_insert_with(Instant::now);
@@ -135,7 +149,7 @@ fn wait(
 fn exit_code(end: &WorkerEnd, told: Option<u8>, stop_signal: Option<i32>) -> Option<u8> {
     let (signal, exited) = match end {
         WorkerEnd::Exit(status) => (status.signal(), status.code()),
-        WorkerEnd::Hang(_) => (None, None),
+        WorkerEnd::Hang { .. } => (None, None),
     };
     // Asked to stop when it had nothing to save yet, it ends without a word.
     let is_preempted = stop_signal.is_some() && exited == Some(EXIT_PREEMPTED.into());

@@ -1,4 +1,5 @@
-//! The worker's side: a process that knows it is one by two environment variables.
+//! The worker's side: a process that knows it is one by two environment variables, and in a run of several ranks which of
+//! them it is by what its launcher says.
 //!
 //! It asks the system to be killed when its supervisor ends, in whatever way, and leaves Ctrl-C to it. What the device's
 //! libraries print goes to a log.
@@ -8,11 +9,12 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use signal_hook::consts::SIGINT;
+use tt_dist::launched;
 
-use crate::session::{DEVICE_LOG, Files};
+use crate::session::{DEVICE_LOG, Files, Session};
 use crate::{Error, Result};
 
 /// The session's folder.
@@ -40,18 +42,40 @@ pub(crate) fn begin() -> Result<()> {
     else {
         return Ok(());
     };
-    set_parent_death_signal(supervisor)?;
+    // That of a rank is its launcher, or one of the launcher's processes.
+    let rank = launched().map(|it| it.rank);
+    set_parent_death_signal(rank.is_none().then_some(supervisor))?;
     // Registered rather than ignored: processes that this one starts shall not inherit it.
     signal_hook::flag::register(SIGINT, Arc::new(AtomicBool::new(false)))?;
-    let files = Files(session.into());
+    work_in(Files(session.into()).of_rank(rank.unwrap_or(0)))
+}
+
+/// Makes this process, which a launcher of the user's has started, a worker without a supervisor: the launcher has its eye
+/// on it. What the device leaves behind is removed at its end, or by the next supervisor.
+pub fn begin_alone() -> Result<()> {
+    if is_worker() {
+        return Ok(());
+    }
+    let session = Session::create(1)?;
+    work_in(session.files().clone())?;
+    *own_session() = Some(session);
+    Ok(())
+}
+
+fn own_session() -> MutexGuard<'static, Option<Session>> {
+    static OWN: Mutex<Option<Session>> = Mutex::new(None);
+    OWN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn work_in(files: Files) -> Result<()> {
     let log = append_to(&files.log())?;
     tt_tpu::streams::redirect_to(log).map_err(Error::Redirect)?;
     let _ = WORKER.set(files);
     Ok(())
 }
 
-/// Asks the system to end this process when the supervisor ends.
-fn set_parent_death_signal(supervisor: String) -> Result<()> {
+/// Asks the system to end this process when its parent ends, which is `supervisor`.
+fn set_parent_death_signal(supervisor: Option<String>) -> Result<()> {
     #[cfg(target_os = "linux")]
     {
         use rustix::process::{Signal, set_parent_process_death_signal};
@@ -59,15 +83,24 @@ fn set_parent_death_signal(supervisor: String) -> Result<()> {
     }
     // It may have ended before that.
     let parent = std::os::unix::process::parent_id().to_string();
-    if parent != supervisor {
-        return Err(Error::Orphaned { supervisor });
+    match supervisor {
+        Some(supervisor) if parent != supervisor => Err(Error::Orphaned { supervisor }),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// Whether this process is a worker.
 pub fn is_worker() -> bool {
     WORKER.get().is_some()
+}
+
+/// The process that this one works for, if it is a worker and has one.
+pub fn supervisor() -> Option<u32> {
+    std::env::var(SUPERVISOR)
+        .ok()?
+        .parse()
+        .ok()
+        .filter(|_| is_worker())
 }
 
 /// Where a worker writes down what it asks of the device: see [`tt_tpu::flight`].
@@ -100,6 +133,7 @@ pub fn set_exit_code(code: ExitCode) {
     let number = (0..=u8::MAX).find(|&number| ExitCode::from(number) == code);
     // If this fails the supervisor says more than it need.
     let _ = files.set_exit_code(number.unwrap_or(1));
+    *own_session() = None;
 }
 
 fn append_to(path: &Path) -> Result<File> {

@@ -37,7 +37,7 @@ pub(crate) fn run(invocation: Invocation) -> Result<ExitCode, Failure> {
     // A variant may be for a device that is worked on in another process, as the whole of it then is.
     let supervised = [&a, &b].map(|it| supervise::device_of_worker(&it.composition));
     if let Some(device) = supervised.into_iter().flatten().next() {
-        return supervise::run(&device, &invocation.arguments);
+        return supervise::run(&device, 1, &invocation.arguments);
     }
     if a.setup.config.device.threads != b.setup.config.device.threads {
         return Err(Failure::Request(anyhow!(

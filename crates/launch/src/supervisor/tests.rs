@@ -8,15 +8,22 @@ use tt_tpu::flight::{FlightRecord, Wait};
 
 use super::*;
 
-/// A script as the worker, with `lr=1` as its argument.
-struct Script<'a>(&'a str);
+/// A script as the worker, or as the launcher of several, with `lr=1` as its argument.
+struct Script<'a> {
+    script: &'a str,
+    num_ranks: usize,
+}
 
 impl Supervised for Script<'_> {
     fn command(&self, resume: Option<&Path>) -> Command {
         assert_eq!(resume, None, "scripts save nothing");
         let mut command = Command::new("sh");
-        command.args(["-c", self.0, "worker", "lr=1"]);
+        command.args(["-c", self.script, "worker", "lr=1"]);
         command
+    }
+
+    fn num_ranks(&self) -> usize {
+        self.num_ranks
     }
 
     fn newest_checkpoint(&self, _: &Path) -> Option<(u64, PathBuf)> {
@@ -30,7 +37,12 @@ impl Supervised for Script<'_> {
 
 /// A failure's text is all that tells of a report.
 fn run(limits: Limits, script: &str) -> std::result::Result<u8, String> {
-    super::run(&Script(script), limits).map_err(|failure| failure.to_string())
+    run_ranks(1, limits, script)
+}
+
+fn run_ranks(num_ranks: usize, limits: Limits, script: &str) -> std::result::Result<u8, String> {
+    let script = Script { script, num_ranks };
+    super::run(&script, limits).map_err(|failure| failure.to_string())
 }
 
 /// Says that the worker has done what it was asked for, with code 0.
@@ -61,7 +73,10 @@ fn a_worker_that_was_told_to_stop_decides_the_exit_code_if_it_can() {
     assert_eq!(exit_code(&terminated, None, Some(SIGTERM)), Some(143));
     assert_eq!(exit_code(&killed, None, Some(SIGINT)), Some(130));
     assert_eq!(exit_code(&killed, None, None), None);
-    let hang = WorkerEnd::Hang(Duration::ZERO);
+    let hang = WorkerEnd::Hang {
+        rank: 0,
+        waited: Duration::ZERO,
+    };
     assert_eq!(exit_code(&hang, None, Some(SIGTERM)), None);
 }
 
@@ -176,4 +191,32 @@ fn the_session_ends_with_the_worker_and_the_emulator_works_in_it() {
     let session = fs::read_to_string(folder.path().join("session")).unwrap();
     assert!(session.contains("tpu-train-session-"), "{session}");
     assert!(!Path::new(session.trim()).exists());
+}
+
+#[test]
+fn of_several_ranks_the_one_whose_device_hangs_or_complains_is_named() {
+    let flight = waiting_in_launch_3();
+    let hangs = format!(
+        r#"cp {} "$TPU_TRAIN_SESSION/rank-1/flight"; exec sleep 60"#,
+        flight.path().display()
+    );
+    let limits = Limits {
+        wait: Some(Duration::from_secs(1)),
+        ..Limits::default()
+    };
+    let error = run_ranks(2, limits, &hangs).unwrap_err();
+    assert!(error.starts_with("rank 1: the device hangs"), "{error}");
+    let complains = r#"echo 'file.c:7: Assertion "0" failed.' > "$TPU_TRAIN_SESSION/rank-2/device.log"; exit 1"#;
+    let error = run_ranks(3, Limits::default(), complains).unwrap_err();
+    assert!(
+        error.starts_with("rank 2: a check in a kernel failed"),
+        "{error}"
+    );
+    let log = error.split("all it says is in ").nth(1).expect("a log");
+    fs::remove_file(log.lines().next().unwrap()).unwrap();
+    let error = run_ranks(2, Limits::default(), "exit 137").unwrap_err();
+    assert!(
+        error.contains("all with it: the process was killed"),
+        "{error}"
+    );
 }

@@ -27,6 +27,14 @@ pub const DEFAULT_MEMORY_BYTES: u64 = 4 << 30;
 const FIRST_ADDRESS: u64 = 1 << 30;
 const EMULATED_BYTES: &str = "CMODEL_GLOBAL_MEM_SIZE";
 
+/// What the emulator takes for the number of chips on this machine, and for the place of its own.
+const ALONE: [(&str, &str); 4] = [
+    ("LOCAL_WORLD_SIZE", "1"),
+    ("LOCAL_RANK", "0"),
+    ("OMPI_COMM_WORLD_LOCAL_SIZE", "1"),
+    ("OMPI_COMM_WORLD_LOCAL_RANK", "0"),
+];
+
 /// How to open the device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
@@ -40,6 +48,8 @@ pub struct Options {
     pub synchronous: bool,
     /// Where to keep a [flight record](crate::flight), if at all.
     pub flight: Option<PathBuf>,
+    /// Which of the machine's chips to take, from 0. Each process has an emulator of its own, with one chip.
+    pub chip: usize,
 }
 
 static DEVICE: OnceLock<Inner> = OnceLock::new();
@@ -131,11 +141,15 @@ impl Inner {
             path: library,
             cause: cause.to_string(),
         })?;
+        let chip = match sdk.kind {
+            SdkKind::Emulator => 0,
+            SdkKind::Driver => options.chip,
+        };
         let (mut stream, mut mark) = (null_mut(), null_mut());
         // SAFETY: the order that the runtime asks for; the pointers are written once.
         unsafe {
             succeeded("initialise", (runtime.init)())?;
-            succeeded("open the device", (runtime.set_device)(0))?;
+            succeeded("open the device", (runtime.set_device)(chip as i32))?;
             succeeded("make a stream", (runtime.stream_create)(&mut stream))?;
             succeeded("make an event", (runtime.event_create)(&mut mark))?;
         }
@@ -226,6 +240,8 @@ pub fn environment(options: &Options) -> Vec<(&'static str, OsString)> {
 /// Sets what is missing of that: in a process that opens the device without having been started for it.
 fn set_environment(options: &Options, workdir: &Path) {
     let mut variables = environment(options);
+    // Each process has an emulator of its own, with one chip. By what launchers say of processes it would wait for theirs.
+    variables.extend(ALONE.map(|(name, value)| (name, value.into())));
     if std::env::var_os(EMULATOR_FOLDER).is_none() {
         variables.push((EMULATOR_FOLDER, workdir.into()));
     }

@@ -1,0 +1,86 @@
+//! Ranks that have a TPU each: `device=tpu device.ranks=2` starts `mpirun` itself, and looks after it.
+
+use std::process::Command;
+
+use crate::harness::{NANO, RunFolder, Running, TpuPlace};
+use crate::{assert_gone, pids, ranks_at_work, signal};
+
+/// A rounding of f32 sums in another order, and what a few steps make of it.
+const F32_REL: f64 = 1e-4;
+
+const RUN: &[&str] = &[
+    "data.sequence_length=8",
+    "data.num_val_blocks=1",
+    "trainer.global_batch_size=2",
+    "trainer.micro_batch_size=1",
+    "trainer.checkpoint_interval=2",
+    "trainer.log_interval=1",
+    "trainer.sample_interval=null",
+    "model/sharding=zero3",
+    "hydra.run.dir=run",
+];
+const TPUS: &[&str] = &["device=tpu", "device.cores=1", "device.ranks=2"];
+
+fn command(at: &TpuPlace, more: &[&str]) -> Command {
+    at.command(&[NANO, RUN, more].concat())
+}
+
+fn losses(run: &RunFolder) -> Vec<f64> {
+    let rows = run.rows();
+    rows.iter()
+        .filter_map(|row| row.get("loss")?.as_f64())
+        .collect()
+}
+
+#[test]
+fn a_rank_that_is_killed_is_started_again_with_all_and_the_curve_is_that_of_the_cpu() {
+    let Some(at) = TpuPlace::open() else { return };
+    let run = RunFolder(at.place.path().join("run"));
+    let steps = ["trainer.max_steps=6", "device.restart.max=1"];
+    let mut running = Running::start(command(&at, &[TPUS, &steps].concat()));
+    running.wait_for_rows(&run, 3);
+    let killed = pids(&at.place, 2);
+    signal(killed[1], "KILL");
+    let finished = running.finish().with_code(0).complains("was killed");
+    finished
+        .prints("starting again, 1 of 1 times")
+        .prints("from step 2");
+    assert_gone(&killed);
+    let at_two = losses(&run);
+
+    let other = ["device.ranks=1", "trainer.max_steps=6", "hydra.run.dir=cpu"];
+    let finished = Running::start(command(&at, &other)).finish();
+    finished.with_code(0);
+    let alone = losses(&RunFolder(at.place.path().join("cpu")));
+    assert_eq!(at_two.len(), alone.len());
+    for (a, b) in at_two.iter().zip(&alone) {
+        assert!((a - b).abs() < F32_REL * b, "{at_two:?} {alone:?}");
+    }
+}
+
+#[test]
+fn ctrl_c_saves_on_all_and_nobody_is_left() {
+    let Some(at) = TpuPlace::open() else { return };
+    let run = RunFolder(at.place.path().join("run"));
+    let mut running = Running::start(command(&at, &[TPUS, &["trainer.max_steps=1000"]].concat()));
+    running.wait_for_rows(&run, 1);
+    let ranks = pids(&at.place, 2);
+    running.signal("INT");
+    running
+        .finish()
+        .with_code(130)
+        .complains("saving and stopping");
+    assert_gone(&ranks);
+    assert!(ranks_at_work(&at.place).is_empty());
+    let saved = run.join("checkpoints").read_dir().unwrap().count();
+    assert!(saved > 0, "nothing was saved");
+}
+
+#[test]
+fn without_mpirun_it_says_what_is_missing() {
+    let Some(at) = TpuPlace::open() else { return };
+    let mut command = command(&at, TPUS);
+    command.env("TT_MPIRUN", "no-such-mpirun");
+    let finished = Running::start(command).finish().with_code(1);
+    finished.complains("cannot start no-such-mpirun");
+}
