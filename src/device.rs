@@ -25,7 +25,8 @@ pub(crate) struct DeviceConfig {
     pub(crate) threads: Option<usize>,
     /// Ranks of the run, which share its batches, and its parameters as `model.sharding` says; null: as many as `ici_mesh`
     /// and `dcn_mesh` ask for. Under `mpirun` each process is one, and null takes
-    /// their number; else they are threads of one process. Those on the same cores share them.
+    /// their number; else they are threads of one process, or on TPUs processes with a chip each, which `mpirun` starts.
+    /// Those on the same cores share them.
     #[schemars(range(min = 1))]
     pub(crate) ranks: Option<usize>,
     /// The instruction set of the CPU's kernels; null: as `TT_ISA` says, or the best there is. For debugging: a lesser one

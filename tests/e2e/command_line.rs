@@ -1,6 +1,6 @@
 //! Flags, and what is printed without training.
 
-use crate::harness::{Place, Running, entries};
+use crate::harness::{Place, entries};
 
 const RUN: &[&str] = &["+model=qwen2", "+trainer=lm", "lr=5e-5"];
 
@@ -177,6 +177,8 @@ fn config_name_chooses_the_root_file() {
 #[cfg(not(feature = "mpi"))]
 #[test]
 fn without_mpi_a_program_started_by_mpirun_says_so_once_and_trains_nothing() {
+    use crate::harness::Running;
+
     let place = Place::new();
     let as_rank = |rank: &str| {
         let mut command = place.command(&with(&["+model=qwen2", "+trainer=lm"]));

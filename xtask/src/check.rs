@@ -38,7 +38,7 @@ fn run_steps(extent: Extent, table: &mut Table) -> Result<()> {
     table.step("formatting", || cargo("fmt --all --check"))?;
     table.step("layers", || layers::check(root()).map(drop))?;
     table.step("lints", || {
-        cargo("clippy --workspace --all-targets -- -D warnings")
+        run(with_features("clippy --workspace --all-targets").args(["--", "-D", "warnings"]))
     })?;
     let mut binaries = Vec::new();
     table.step("build of the tests", || {
@@ -61,9 +61,8 @@ fn run_steps(extent: Extent, table: &mut Table) -> Result<()> {
     ensure!(red.is_empty(), "tests failed: {}", red.join(", "));
     if extent == Extent::Full {
         // Features of their own: what depends on them is built once more, beside what is there.
-        table.step("MPI", mpi_is_there)?;
-        table.step("ranks that are processes", || {
-            cargo("test --workspace --features tpu-train/mpi --test mpi --quiet")
+        table.step("without MPI", || {
+            cargo("test --workspace --test e2e --quiet -- without_mpi")
         })?;
         table.step("ranks that are processes, MPICH", || {
             let mut test = command(
@@ -81,7 +80,7 @@ fn run_steps(extent: Extent, table: &mut Table) -> Result<()> {
         })?;
     }
     table.step("tests in documentation", || {
-        cargo("test --workspace --doc --quiet")
+        run(&mut with_features("test --workspace --doc --quiet"))
     })?;
     table.step("documentation links", || {
         let mut doc = command("doc --workspace --no-deps --document-private-items");
@@ -89,11 +88,22 @@ fn run_steps(extent: Extent, table: &mut Table) -> Result<()> {
     })
 }
 
-/// Installs what the feature `mpi` is built with and tested by, unless it is there.
-fn mpi_is_there() -> Result<()> {
-    let script = root().join(".ci/mpi");
-    println!("== {}", script.display());
-    run(&mut Command::new(script))
+/// A command with the features that can be tested here: ranks that are processes need an MPI to be built with, which under
+/// `CI` must be there.
+fn with_features(arguments: &str) -> Command {
+    let has_mpi = || {
+        let wrapper = std::env::var_os("MPICC").unwrap_or_else(|| "mpicc".into());
+        let asked = Command::new(wrapper)
+            .arg("-show")
+            .stdout(Stdio::null())
+            .status();
+        asked.is_ok_and(|status| status.success())
+    };
+    if std::env::var_os("CI").is_some() || has_mpi() {
+        command(&format!("{arguments} --features tpu-train/mpi"))
+    } else {
+        command(arguments)
+    }
 }
 
 /// The cargo that runs us, not whichever comes first in PATH; `arguments` are split at spaces.
@@ -162,7 +172,8 @@ fn build_tests() -> Result<Vec<TestBinary>> {
         test: bool,
     }
 
-    let mut build = command("test --workspace --no-run --message-format=json-render-diagnostics");
+    let mut build =
+        with_features("test --workspace --no-run --message-format=json-render-diagnostics");
     let mut build = build.stdout(Stdio::piped()).spawn()?;
     let output = build.stdout.take().context("it is piped")?;
     let mut binaries = Vec::new();
