@@ -104,17 +104,23 @@ fn assert_gone(pids: &[u32]) {
 
 #[test]
 fn processes_make_the_steps_that_threads_make() {
-    for ranks in [2, 4] {
-        for preset in ["zero3", "replicated"] {
-            let preset = format!("model/sharding={preset}");
-            let place = Place::new();
-            let finished = run(&place, ranks, &small(&[&preset])).with_code(0);
-            assert_eq!(finished.stdout.matches("run folder").count(), 1);
-            assert_eq!(finished.stderr, "", "followers say nothing");
-            let rows = place.run_folder().timeless_rows();
-            assert!(rows.len() > 20);
-            assert_eq!(rows, rows_on_threads(ranks, &[&preset]), "{ranks} {preset}");
-        }
+    let of_two = ["replicated", "zero1", "zero2", "zero3", "qwen2-fsdp"];
+    let of_four = [
+        "replicated",
+        "zero3",
+        "hybrid ici_mesh.data=2 ici_mesh.fsdp=2",
+    ];
+    let of_two = of_two.map(|preset| (2, preset));
+    for (ranks, preset) in of_two.into_iter().chain(of_four.map(|preset| (4, preset))) {
+        let preset = format!("model/sharding={preset}");
+        let preset: Vec<&str> = preset.split(' ').collect();
+        let place = Place::new();
+        let finished = run(&place, ranks, &small(&preset)).with_code(0);
+        assert_eq!(finished.stdout.matches("run folder").count(), 1);
+        assert_eq!(finished.stderr, "", "followers say nothing");
+        let rows = place.run_folder().timeless_rows();
+        assert!(rows.len() > 20);
+        assert_eq!(rows, rows_on_threads(ranks, &preset), "{ranks} {preset:?}");
     }
 }
 
