@@ -22,7 +22,7 @@ use crate::source::{self, ModulePath, Source};
 
 /// The crates, lowest first. Each may use those of the lines before its own.
 const LAYERS: &[&[&str]] = &[
-    &["tt-config", "tt-cpu", "tt-disk"],
+    &["tt-config", "tt-cpu", "tt-disk", "tt-kernels"],
     &["tt-metrics", "tt-hub", "tt-tpu", "tt-meta"],
     &["tt-tensor"],
     &["tt-nn", "tt-dist", "tt-data"],

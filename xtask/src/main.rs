@@ -1,6 +1,7 @@
 //! Project chores. `cargo xtask check` is what a change must pass; CI runs nothing else.
 
 mod check;
+mod kernels;
 mod layers;
 mod sdk;
 mod source;
@@ -20,6 +21,8 @@ chores:
                   crates/tensor or crates/cpu is called done
   sdk             install the vendor's emulator of Sophgo TPUs, for tests and device=tpu
   sdk --wheel F   the same from a package that is here already
+  kernels --chip bm1690|bm1684x|emulator [--cc COMPILER] [--out FILE]
+                  compile the kernels of a TPU for it, and check that it can load them
   layers          print which file of src/ uses which; fail on a circle, or on a crate that uses a
                   higher layer
   mutants [ARG].. plant faults in what must not be wrong unseen (.cargo/mutants.toml), and list those that
@@ -35,6 +38,7 @@ fn main() -> ExitCode {
         ["check", "--full"] => with_emulator(Extent::Full),
         ["sdk"] => sdk::install(None),
         ["sdk", "--wheel", wheel] => sdk::install(Some(wheel.as_ref())),
+        ["kernels", ref arguments @ ..] => kernels::make(arguments),
         ["layers"] => layers::check(root()).map(|files| print!("{files}")),
         ["mutants", ref arguments @ ..] => check::mutants(arguments),
         ["docs"] => check::docs(true),

@@ -2,8 +2,8 @@
 //!
 //! It comes in the vendor's Python package `tpu_mlir`, of which a few libraries are taken (80 MB of 1 GB) to
 //! `$XDG_CACHE_HOME/tpu-train/sophgo/<version>`. The package is fetched by pip and compared with the checksum here. The folder
-//! is made aside and renamed, so it is complete once it is there, however the installation ends. A machine with the
-//! vendor's driver needs nothing of it.
+//! is made aside and renamed, so it is complete once it is there, however the installation ends.
+//! A machine with the vendor's driver needs only what a chip's kernels are linked against, which comes along.
 
 use std::fs::{self, File};
 use std::io;
@@ -15,10 +15,9 @@ use sha2::{Digest, Sha256};
 
 const VERSION: &str = include_str!("../../crates/tpu/SDK_VERSION");
 const SHA256: &str = "542807361c9eeb0777a7bd35e501d8c71cce767e4bce021a3cb3a7c25c35f909";
-/// From the vendor's driver packages.
-const DRIVER: &str = "/opt/tpuv7/tpuv7-current/lib/libtpuv7_rt.so";
-/// What the runtime and the emulator load, but for the system's own libraries.
-const FILES: [&str; 7] = [
+/// What the runtime and the emulator load, but for the system's own libraries; and what a chip's kernels are linked against,
+/// which a driver package may not have.
+const FILES: [&str; 9] = [
     "libtpuv7_rt.so",
     "libcdm_daemon_emulator.so",
     "libtpuv7_emulator.so",
@@ -26,17 +25,15 @@ const FILES: [&str; 7] = [
     "third_party/libdnnl.so.3",
     "third_party/libomp.so.5",
     "third_party/libgomp.so.1",
+    "libbm1690_kernel_module.so",
+    "libbm1684x_kernel_module.so",
 ];
 
 /// Installs from `wheel`, or from the package index.
 pub fn install(wheel: Option<&Path>) -> Result<()> {
     let home = folder()?;
-    if home.join("VERSION").is_file() {
+    if is_complete(&home) {
         println!("the emulator of the TPU is in {}", home.display());
-        return Ok(());
-    }
-    if wheel.is_none() && Path::new(DRIVER).exists() {
-        println!("the vendor's driver is installed ({DRIVER}); no emulator is needed");
         return Ok(());
     }
     ensure!(
@@ -54,16 +51,27 @@ pub fn install(wheel: Option<&Path>) -> Result<()> {
     verify(&wheel)?;
     let complete = aside.path().join("complete");
     unpack(&wheel, &complete)?;
+    if home.exists() && !is_complete(&home) {
+        // Of an earlier version of this program, which took fewer files.
+        fs::rename(&home, aside.path().join("earlier"))
+            .with_context(|| home.display().to_string())?;
+    }
     match fs::rename(&complete, &home) {
         Ok(()) => {}
-        Err(_) if home.join("VERSION").is_file() => {} // another installation was quicker
+        Err(_) if is_complete(&home) => {} // another installation was quicker
         Err(cause) => return Err(cause).with_context(|| home.display().to_string()),
     }
     println!("installed the emulator of the TPU in {}", home.display());
     Ok(())
 }
 
-fn folder() -> Result<PathBuf> {
+fn is_complete(home: &Path) -> bool {
+    let mut files = FILES.iter();
+    home.join("VERSION").is_file() && files.all(|file| home.join("lib").join(file).is_file())
+}
+
+/// Where it is installed.
+pub fn folder() -> Result<PathBuf> {
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
     let cache = match (set("XDG_CACHE_HOME"), set("HOME")) {
         (Some(cache), _) => PathBuf::from(cache),

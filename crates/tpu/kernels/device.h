@@ -49,6 +49,8 @@ typedef enum {
 } rounding_mode_t;
 
 // ---- control ----
+// How a chip's firmware comes to know a kernel; `type` 0 is that of a function of its arguments.
+void tpu_register_kernel_func(const char *name, void (*kernel)(const void *), int type);
 void tpu_initialize(void);
 void tpu_poll(void);  // waits for the engines of this core
 int tpu_core_index(void);

@@ -57,6 +57,17 @@ static inline void launch_fault(const launch_t *launch, uint32_t fault) {
   tpu_flush_cache(launch->state, 64);
 }
 
+#ifdef EMULATOR
+#define REGISTER(name)
+#else
+// When the module is loaded. The emulator looks kernels up by their names.
+#define REGISTER(name)                                                 \
+  static void name##_registered(const void *raw) { name(raw); }        \
+  __attribute__((constructor)) static void name##_register(void) {     \
+    tpu_register_kernel_func(#name, name##_registered, 0);             \
+  }
+#endif
+
 // `name_args_bytes` lets the host compare the size of its struct with ours before the first launch.
 #define KERNEL(name, args_t)                        \
   static void name##_body(const args_t *a);         \
@@ -70,6 +81,7 @@ static inline void launch_fault(const launch_t *launch, uint32_t fault) {
     tpu_poll();                                     \
     return 0;                                       \
   }                                                 \
+  REGISTER(name)                                    \
   static void name##_body(const args_t *a)
 
 // ---- sharing out ----

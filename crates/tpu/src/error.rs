@@ -8,9 +8,17 @@ pub enum Error {
     Sdk(#[from] crate::sdk::SdkError),
     #[error("{}: {cause}", path.display())]
     Library { path: PathBuf, cause: String },
-    /// The binary was built without kernels.
-    #[error("this build has no TPU kernels: {0}")]
-    NoKernels(String),
+    /// The binary was built without kernels for the target.
+    #[error("this program was built without kernels for the {target}: {why}")]
+    NoKernels { target: &'static str, why: String },
+    /// A chip's kernels call functions of a library of the vendor's.
+    #[error(
+        "{library}, with which kernels run on a chip, is in none of {looked_in}; it comes with the vendor's tpu_mlir: `cargo xtask sdk` takes it from there"
+    )]
+    NoVendorKernels {
+        library: &'static str,
+        looked_in: String,
+    },
     #[error("the kernel module: {0}")]
     Module(String),
     #[error("{call}: the runtime says {status}")]

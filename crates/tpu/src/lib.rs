@@ -15,7 +15,7 @@ mod fault_injection;
 pub mod flight;
 mod fused;
 mod launch;
-mod module;
+pub mod module;
 mod ops;
 mod pollers;
 pub mod sdk;

@@ -1,83 +1,101 @@
-//! The module of kernels that `build.rs` compiled, and what its symbol table says.
+//! The modules of kernels that `build.rs` compiled, or one that the user brings.
 //!
-//! A launch of a name that the module does not define succeeds and does nothing. So every name is looked up here, and the
-//! size of its arguments compared with the host's, when the device is opened.
+//! A launch of a name that a module does not define succeeds and does nothing. So every name is looked up, and the size of
+//! its arguments compared with the host's, when the device is opened.
 
-use std::collections::HashMap;
+use std::borrow::Cow;
+use std::path::PathBuf;
 
-use object::{Object, ObjectSection, ObjectSymbol};
+use tt_kernels::Target;
 
 use crate::error::{Error, Result};
+use crate::sdk::SdkKind;
 
-/// An ELF library; empty if the build had no C compiler.
-static MODULE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kernels.so"));
-static WHY_NONE: &str = include_str!(concat!(env!("OUT_DIR"), "/why_no_kernels.txt"));
+/// The variable that names a file to take instead of what the binary carries, as `cargo xtask kernels` makes it.
+pub const KERNELS_VARIABLE: &str = "TT_TPU_KERNELS";
 
-/// The library, or why this build has none.
-pub(crate) fn bytes() -> Result<&'static [u8]> {
-    if MODULE.is_empty() {
-        return Err(Error::NoKernels(WHY_NONE.trim().to_owned()));
+/// ELF libraries; empty if the build could not make one.
+static EMULATOR: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/emulator.so"));
+static WHY_NO_EMULATOR: &str = include_str!(concat!(env!("OUT_DIR"), "/emulator.why"));
+static BM1690: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/bm1690.so"));
+static WHY_NO_BM1690: &str = include_str!(concat!(env!("OUT_DIR"), "/bm1690.why"));
+
+/// What runs kernels where these libraries are.
+pub(crate) fn target(kind: SdkKind) -> Target {
+    match kind {
+        SdkKind::Emulator => Target::Emulator,
+        SdkKind::Driver => Target::Bm1690,
     }
-    Ok(MODULE)
 }
 
-/// Bytes of the argument struct of every kernel that `module` defines.
-///
-/// A kernel `f` comes with a constant `f_args_bytes` (`kernels/kernel.h`).
-pub(crate) fn kernels(module: &[u8]) -> Result<HashMap<String, usize>> {
-    let bad = |what: &str| Error::Module(what.to_owned());
-    let elf = object::File::parse(module).map_err(|error| Error::Module(error.to_string()))?;
-    let mut sizes = HashMap::new();
-    let defined: Vec<_> = elf
-        .dynamic_symbols()
-        .filter(|symbol| symbol.is_definition())
-        .collect();
-    for symbol in &defined {
-        let Some(kernel) = symbol
-            .name()
-            .ok()
-            .and_then(|name| name.strip_suffix("_args_bytes"))
-        else {
-            continue;
-        };
-        if !defined.iter().any(|symbol| symbol.name() == Ok(kernel)) {
-            return Err(Error::Module(format!("kernel `{kernel}` is not defined")));
-        }
-        let index = symbol
-            .section_index()
-            .ok_or_else(|| bad("a constant in no section"))?;
-        let section = elf
-            .section_by_index(index)
-            .map_err(|error| Error::Module(error.to_string()))?;
-        let value = section
-            .data_range(symbol.address(), 4)
-            .ok()
-            .flatten()
-            .and_then(|bytes| bytes.try_into().ok())
-            .ok_or_else(|| bad("a constant outside of its section"))?;
-        sizes.insert(kernel.to_owned(), u32::from_le_bytes(value) as usize);
+/// The module that the binary carries, or why it has none.
+pub fn embedded(target: Target) -> Result<&'static [u8]> {
+    let (module, why_none) = match target {
+        Target::Emulator => (EMULATOR, WHY_NO_EMULATOR),
+        Target::Bm1690 => (BM1690, WHY_NO_BM1690),
+        Target::Bm1684x => (&[][..], "its runtime is not known to it yet"),
+    };
+    if module.is_empty() {
+        return Err(Error::NoKernels {
+            target: target.name(),
+            why: why_none.trim().to_owned(),
+        });
     }
-    Ok(sizes)
+    Ok(module)
+}
+
+/// The module to load.
+pub(crate) fn bytes(target: Target) -> Result<Cow<'static, [u8]>> {
+    match std::env::var_os(KERNELS_VARIABLE).map(PathBuf::from) {
+        Some(path) => {
+            let read = std::fs::read(&path);
+            let read = read.map_err(|cause| Error::Io { path, cause })?;
+            Ok(Cow::Owned(read))
+        }
+        None => embedded(target).map(Cow::Borrowed),
+    }
+}
+
+/// That the module can be loaded, and that every kernel that the host may launch is in it, with arguments of the same size.
+pub(crate) fn check(target: Target, module: &[u8], kernels: &[(&str, usize)]) -> Result<()> {
+    let module = target
+        .check(module)
+        .map_err(|error| Error::Module(error.to_string()))?;
+    for (name, bytes) in kernels {
+        match module.kernels.get(*name) {
+            Some(size) if size == bytes => {}
+            Some(size) => {
+                let why = format!("`{name}` takes {size} bytes of arguments, the host has {bytes}");
+                return Err(Error::Module(why));
+            }
+            None => return Err(Error::Module(format!("it does not define `{name}`"))),
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ops;
 
     #[test]
-    fn kernels_are_found_in_the_symbol_table_with_the_size_of_their_arguments() {
-        let Ok(module) = bytes() else {
-            assert!(std::env::var_os("CI").is_none(), "{WHY_NONE}");
-            eprintln!("skipped: {WHY_NONE}");
-            return;
-        };
-        let kernels = kernels(module).unwrap();
-        assert_eq!(kernels["injected_hang"], size_of::<crate::launch::Header>());
-        assert!(!kernels.contains_key("tpu_poll"), "declared, not defined");
+    fn each_module_has_all_kernels_with_the_arguments_that_the_host_gives() {
+        for target in [Target::Emulator, Target::Bm1690] {
+            match embedded(target) {
+                Ok(module) => check(target, module, &ops::kernels().collect::<Vec<_>>()).unwrap(),
+                Err(error) if std::env::var_os("CI").is_none() => eprintln!("skipped: {error}"),
+                Err(error) => panic!("{error}"),
+            }
+        }
     }
 
     #[test]
-    fn what_is_no_elf_file_is_an_error() {
-        assert!(matches!(kernels(b"no module"), Err(Error::Module(_))));
+    fn what_is_no_module_of_the_target_is_an_error() {
+        let told = |module| check(Target::Bm1690, module, &[]).unwrap_err().to_string();
+        assert!(told(b"no module").contains("cannot be read"));
+        if let Ok(module) = embedded(Target::Emulator) {
+            assert!(told(module).contains("is for X86_64, and bm1690 is Riscv64"));
+        }
     }
 }

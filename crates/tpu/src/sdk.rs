@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use object::read::elf::{Dyn, ElfFile64, FileHeader};
 use object::{Architecture, Object, ObjectSymbol, elf};
 
+use tt_kernels::Target;
+
 use crate::sys::RUNTIME_SYMBOLS;
 
 /// The version of the `tpu_mlir` package whose runtime and emulator this program is tested with.
@@ -144,6 +146,26 @@ impl Sdk {
 
     pub fn emulator(&self) -> PathBuf {
         self.folder.join(EMULATOR)
+    }
+
+    /// The vendor's own kernels, which have the chip's firmware in them: beside the runtime, or where `cargo xtask sdk`
+    /// installs.
+    pub(crate) fn vendor_library(&self, target: Target) -> crate::Result<PathBuf> {
+        let library = target.vendor_library();
+        let folders = [self.folder.clone(), Self::cache().join("lib")];
+        let found = folders.iter().map(|folder| folder.join(library));
+        found
+            .into_iter()
+            .find(|path| path.is_file())
+            .ok_or_else(|| {
+                let folders = folders
+                    .each_ref()
+                    .map(|folder| folder.display().to_string());
+                crate::Error::NoVendorKernels {
+                    library,
+                    looked_in: folders.join(", "),
+                }
+            })
     }
 
     pub fn scalar_emulator(&self) -> PathBuf {

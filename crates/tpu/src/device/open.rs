@@ -111,17 +111,16 @@ impl Inner {
             .transpose()
             .map_err(Error::InjectedFault)?;
         let sdk = Sdk::find()?;
-        if sdk.kind == SdkKind::Driver {
-            return Err(Error::NoKernels(format!(
-                "{} drives a chip, and the kernels in this build are for the emulator; see docs/hardware.md",
-                sdk.runtime().display()
-            )));
-        }
-        let module = module::bytes()?;
-        check_kernels(module)?;
+        let target = module::target(sdk.kind);
+        let module = module::bytes(target)?;
+        module::check(target, &module, &ops::kernels().collect::<Vec<_>>())?;
+        let vendors = match sdk.kind {
+            SdkKind::Emulator => None, // it is the emulator
+            SdkKind::Driver => Some(sdk.vendor_library(target)?),
+        };
         set_environment(options, workdir);
         let path = workdir.join("kernels.so");
-        std::fs::write(&path, module).map_err(|cause| Error::Io {
+        std::fs::write(&path, &module).map_err(|cause| Error::Io {
             path: path.clone(),
             cause,
         })?;
@@ -153,16 +152,20 @@ impl Inner {
             succeeded("make a stream", (runtime.stream_create)(&mut stream))?;
             succeeded("make an event", (runtime.event_create)(&mut mark))?;
         }
-        let name = CString::new(path.as_os_str().as_encoded_bytes())
-            .map_err(|_| Error::Module(format!("{} has a NUL", path.display())))?;
-        // SAFETY: the stream was made above, the file is an ELF library.
-        let module = unsafe { (runtime.load_module)(name.as_ptr(), stream) };
-        if module.is_null() {
-            return Err(Error::Module(format!(
-                "{} was not taken by the device",
-                path.display()
-            )));
-        }
+        let load = |path: &Path| {
+            let name = CString::new(path.as_os_str().as_encoded_bytes())
+                .map_err(|_| Error::Module(format!("{} has a NUL", path.display())))?;
+            // SAFETY: the stream was made above, the file is an ELF library.
+            let module = unsafe { (runtime.load_module)(name.as_ptr(), stream) };
+            if module.is_null() {
+                let why = format!("{} was not taken by the device", path.display());
+                return Err(Error::Module(why));
+            }
+            Ok(module)
+        };
+        // First: ours is linked against it, and the loader finds by its name what is there already.
+        vendors.as_deref().map(load).transpose()?;
+        let module = load(&path)?;
         drop(opening);
         let mut state = State {
             flight,
@@ -189,22 +192,6 @@ impl Inner {
             state: Mutex::new(state),
         })
     }
-}
-
-/// Every kernel that the host may launch is in the module, with arguments of the same size.
-fn check_kernels(bytes: &[u8]) -> Result<()> {
-    let sizes = module::kernels(bytes)?;
-    for (name, bytes) in ops::kernels() {
-        match sizes.get(name) {
-            Some(size) if *size == bytes => {}
-            Some(size) => {
-                let why = format!("`{name}` takes {size} bytes of arguments, the host has {bytes}");
-                return Err(Error::Module(why));
-            }
-            None => return Err(Error::Module(format!("it does not define `{name}`"))),
-        }
-    }
-    Ok(())
 }
 
 /// What the emulator reads from the environment, without what is there already. A driver for a chip does not look at it. To be

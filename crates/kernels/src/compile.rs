@@ -1,0 +1,89 @@
+//! From C files to a module.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::{Error, Result, Target};
+
+impl Target {
+    /// Compiles the `*.c` of the folder `sources` into the module `out`, beside which the stub is left.
+    pub fn compile(self, compiler: &Path, sources: &Path, out: &Path) -> Result<()> {
+        let folder = out.parent().unwrap_or(Path::new("."));
+        let at = |path: &Path| {
+            let path = path.to_owned();
+            move |cause| Error::Io { path, cause }
+        };
+        let header = sources.join("device.h");
+        let header = fs::read_to_string(&header).map_err(at(&header))?;
+        let definitions =
+            declared_functions(&header).map(|name| format!("int {name}() {{ return 0; }}\n"));
+        let stub = folder.join(format!("{}_stub.c", self.name()));
+        fs::write(&stub, definitions.collect::<String>()).map_err(at(&stub))?;
+
+        let library = self.vendor_library();
+        let mut link_stub = shared(compiler, &folder.join(library));
+        run(link_stub.arg(&stub).arg(format!("-Wl,-soname,{library}")))?;
+        let mut link = shared(compiler, out);
+        link.args(["-Wall", "-Wextra", "-Wno-unused-function", self.define()]);
+        link.args(c_files(sources).map_err(at(sources))?);
+        link.arg("-L").arg(folder);
+        run(link.args([
+            format!("-l:{library}").as_str(),
+            "-lm",
+            "-Wl,--no-undefined",
+        ]))
+    }
+}
+
+/// Compiles a C file into a shared library of its own, for this machine.
+pub fn compile_library(compiler: &Path, source: &Path, out: &Path) -> Result<()> {
+    run(shared(compiler, out)
+        .arg(source)
+        .args(["-Wall", "-Wextra", "-ldl"]))
+}
+
+/// A call of the compiler that makes a shared library.
+fn shared(compiler: &Path, out: &Path) -> Command {
+    let mut command = Command::new(compiler);
+    command.args(["-O2", "-fPIC", "-shared", "-std=gnu11", "-o"]);
+    command.arg(out);
+    command
+}
+
+fn c_files(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        files.push(entry?.path());
+    }
+    files.retain(|path| path.extension().is_some_and(|extension| extension == "c"));
+    files.sort(); // so that the module is the same wherever it is made
+    Ok(files)
+}
+
+/// The functions that a header declares: the identifiers with the device's prefix before an opening bracket.
+fn declared_functions(header: &str) -> impl Iterator<Item = &str> {
+    let code = header
+        .lines()
+        .map(|line| line.split("//").next().unwrap_or(""));
+    code.filter_map(|line| {
+        let (before, _) = line.split_once('(')?;
+        let name = before.rsplit([' ', '*']).next()?;
+        name.starts_with("tpu_").then_some(name)
+    })
+}
+
+fn run(command: &mut Command) -> Result<()> {
+    let said = match command.output() {
+        Ok(output) if output.status.success() => return Ok(()),
+        Ok(output) => {
+            let said = String::from_utf8_lossy(&output.stderr);
+            format!("{}\n{said}", output.status)
+        }
+        Err(error) => error.to_string(),
+    };
+    Err(Error::Command {
+        command: format!("{command:?}"),
+        said,
+    })
+}

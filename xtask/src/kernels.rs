@@ -1,0 +1,61 @@
+//! Compiles the kernels of a TPU for a chip, or for the emulator, and says whether it can load them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use tt_kernels::Target;
+
+use crate::{root, sdk};
+
+/// `--chip NAME [--cc COMPILER] [--out FILE]`.
+pub fn make(arguments: &[&str]) -> Result<()> {
+    let (mut target, mut compiler, mut out) = (None, None, None);
+    for pair in arguments.chunks(2) {
+        match *pair {
+            ["--chip", name] => target = Some(name.parse::<Target>()?),
+            ["--cc", path] => compiler = Some(PathBuf::from(path)),
+            ["--out", path] => out = Some(PathBuf::from(path)),
+            _ => bail!(
+                "`{}`: --chip NAME, --cc COMPILER or --out FILE",
+                pair.join(" ")
+            ),
+        }
+    }
+    let target = target.context("--chip bm1690, or another")?;
+    let compiler = compiler.map_or_else(|| target.compiler(), Ok)?;
+    let out = out.unwrap_or_else(|| format!("kernels.{}.so", target.name()).into());
+    // What is only needed to link it is made aside.
+    let aside = tempfile::tempdir()?;
+    let made = aside.path().join("kernels.so");
+    target.compile(&compiler, &root().join("crates/tpu/kernels"), &made)?;
+    let bytes = fs::read(&made)?;
+    let module = target.check(&bytes)?;
+    let vendors = sdk::folder()?.join("lib").join(target.vendor_library());
+    let verdict = match fs::read(&vendors) {
+        Ok(vendor) => {
+            target.check_against(&module, &vendor)?;
+            format!("all defined by {}", vendors.display())
+        }
+        Err(_) => format!(
+            "not compared: {} is not there; cargo xtask sdk",
+            vendors.display()
+        ),
+    };
+    ensure!(
+        out.parent()
+            .is_none_or(|it| it == Path::new("") || it.is_dir()),
+        "no folder for {}",
+        out.display()
+    );
+    fs::write(&out, bytes).with_context(|| out.display().to_string())?;
+    println!(
+        "{}: {} kernels for {:?}; {} functions of the device, {verdict}",
+        out.display(),
+        module.kernels.len(),
+        target.architecture(),
+        module.functions.len()
+    );
+    println!("TT_TPU_KERNELS={} makes tpu-train load it", out.display());
+    Ok(())
+}
