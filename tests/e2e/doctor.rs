@@ -82,8 +82,24 @@ fn a_damaged_library_and_one_for_another_machine_are_told_apart() {
         .prints("Riscv64");
 }
 
-/// The functions that the runtime must have; `tpuRtSetDevice` does `on_open`.
+/// The vendor's libraries for an emulator, of which `tpuRtSetDevice` does `on_open`.
 fn broken_runtime(place: &Place, on_open: &str) -> Option<()> {
+    let emulator = [
+        ("libcdm_daemon_emulator.so", ""),
+        ("libtpuv7_scalar_emulator.so", ""),
+        (
+            "libtpuv7_emulator.so",
+            "int tpu_kernel_init(void) { return 0; }",
+        ),
+    ];
+    for (name, code) in emulator {
+        library(place, name, code, &[])?;
+    }
+    runtime(place, on_open, &["-l:libcdm_daemon_emulator.so"])
+}
+
+/// The functions that the runtime must have.
+fn runtime(place: &Place, on_open: &str, needs: &[&str]) -> Option<()> {
     let mut code = String::from("#include <unistd.h>\n#include <stdio.h>\n#include <stdlib.h>\n");
     for name in [
         "Init",
@@ -102,33 +118,55 @@ fn broken_runtime(place: &Place, on_open: &str) -> Option<()> {
         code += &format!("int tpuRt{name}(void) {{ return 0; }}\n");
     }
     code += &format!("int tpuRtSetDevice(int device) {{ {on_open} return device; }}\n");
-    let cc = |name: &str, code: &str, more: &[&str]| {
-        let source = place.write(&format!("{name}.c"), code);
-        let mut cc = Command::new("cc");
-        cc.current_dir(place.path())
-            .arg(source)
-            .args(["-shared", "-fPIC", "-o", name]);
-        cc.args(["-Wl,--no-as-needed", "-L.", "-Wl,-rpath,$ORIGIN"])
-            .args(more);
-        cc.arg(format!("-Wl,-soname,{name}"));
-        match cc.status() {
-            Ok(status) => assert!(status.success(), "{cc:?}"),
-            Err(cause) => {
-                assert!(std::env::var_os("CI").is_none(), "cc: {cause}");
-                eprintln!("skipped: cc: {cause}");
-                return None;
-            }
+    library(place, "libtpuv7_rt.so", &code, needs)
+}
+
+fn library(place: &Place, name: &str, code: &str, more: &[&str]) -> Option<()> {
+    let source = place.write(&format!("{name}.c"), code);
+    let mut cc = Command::new("cc");
+    cc.current_dir(place.path())
+        .arg(source)
+        .args(["-shared", "-fPIC", "-o", name]);
+    cc.args(["-Wl,--no-as-needed", "-L.", "-Wl,-rpath,$ORIGIN"])
+        .args(more);
+    cc.arg(format!("-Wl,-soname,{name}"));
+    match cc.status() {
+        Ok(status) => assert!(status.success(), "{cc:?}"),
+        Err(cause) => {
+            assert!(std::env::var_os("CI").is_none(), "cc: {cause}");
+            eprintln!("skipped: cc: {cause}");
+            return None;
         }
-        Some(())
+    }
+    Some(())
+}
+
+/// The first minutes of somebody with a chip.
+#[test]
+fn a_driver_is_told_from_an_emulator_and_its_kernels_are_looked_for() {
+    let place = Place::new();
+    if runtime(&place, "return 7;", &[]).is_none() {
+        return;
+    }
+    let doctor = || {
+        let told = doctor(&place, place.path(), &[]).with_code(1);
+        told.prints("driver of unknown version in")
     };
-    cc("libcdm_daemon_emulator.so", "", &[])?;
-    cc("libtpuv7_scalar_emulator.so", "", &[])?;
-    cc(
-        "libtpuv7_emulator.so",
-        "int tpu_kernel_init(void) { return 0; }",
-        &[],
-    )?;
-    cc("libtpuv7_rt.so", &code, &["-l:libcdm_daemon_emulator.so"])
+    let name = "libbm1690_kernel_module.so";
+    let vendors = tt_tpu::sdk::Sdk::cache().join("lib").join(name);
+    if !vendors.exists() || std::env::var_os("TT_TPU_KERNELS").is_some() {
+        assert!(std::env::var_os("CI").is_none(), "cargo xtask sdk");
+        return;
+    }
+    fs::copy(&vendors, place.path().join(name)).unwrap();
+    doctor()
+        .prints("for the bm1690, with ")
+        .prints("open the device: the runtime says 7");
+    // One of another version.
+    library(&place, name, "int tpu_poll(void) { return 0; }", &[]);
+    doctor()
+        .prints("the module calls what libbm1690_kernel_module.so does not define: ")
+        .prints("tpu_bdc_fp_mm");
 }
 
 #[test]

@@ -6,10 +6,11 @@
 use std::borrow::Cow;
 use std::path::PathBuf;
 
-use tt_kernels::Target;
+use tt_kernels::{Module, Target};
 
 use crate::error::{Error, Result};
-use crate::sdk::SdkKind;
+use crate::ops;
+use crate::sdk::{Sdk, SdkKind};
 
 /// The variable that names a file to take instead of what the binary carries, as `cargo xtask kernels` makes it.
 pub const KERNELS_VARIABLE: &str = "TT_TPU_KERNELS";
@@ -20,16 +21,48 @@ static WHY_NO_EMULATOR: &str = include_str!(concat!(env!("OUT_DIR"), "/emulator.
 static BM1690: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/bm1690.so"));
 static WHY_NO_BM1690: &str = include_str!(concat!(env!("OUT_DIR"), "/bm1690.why"));
 
-/// What runs kernels where these libraries are.
-pub(crate) fn target(kind: SdkKind) -> Target {
-    match kind {
-        SdkKind::Emulator => Target::Emulator,
-        SdkKind::Driver => Target::Bm1690,
+/// What is loaded on the device of a machine.
+#[derive(Clone, Debug)]
+pub struct Kernels {
+    /// What runs them.
+    pub target: Target,
+    /// The module, as a file.
+    pub module: Cow<'static, [u8]>,
+    /// The vendor's library that must be loaded before; the emulator is one itself.
+    pub vendors: Option<PathBuf>,
+}
+
+impl Kernels {
+    /// For these libraries. Errors: there are none, or they are not what this program and the libraries need.
+    pub fn find(sdk: &Sdk) -> Result<Self> {
+        let target = match sdk.kind {
+            SdkKind::Emulator => Target::Emulator,
+            SdkKind::Driver => Target::Bm1690,
+        };
+        let module = bytes(target)?;
+        let checked = check(target, &module, ops::kernels())?;
+        let vendors = match sdk.kind {
+            SdkKind::Emulator => None,
+            SdkKind::Driver => Some(sdk.vendor_library(target)?),
+        };
+        if let Some(path) = &vendors {
+            let read = std::fs::read(path).map_err(|cause| Error::Io {
+                path: path.clone(),
+                cause,
+            })?;
+            let defined = target.check_against(&checked, &read);
+            defined.map_err(|error| Error::Module(error.to_string()))?;
+        }
+        Ok(Self {
+            target,
+            module,
+            vendors,
+        })
     }
 }
 
 /// The module that the binary carries, or why it has none.
-pub fn embedded(target: Target) -> Result<&'static [u8]> {
+fn embedded(target: Target) -> Result<&'static [u8]> {
     let (module, why_none) = match target {
         Target::Emulator => (EMULATOR, WHY_NO_EMULATOR),
         Target::Bm1690 => (BM1690, WHY_NO_BM1690),
@@ -45,7 +78,7 @@ pub fn embedded(target: Target) -> Result<&'static [u8]> {
 }
 
 /// The module to load.
-pub(crate) fn bytes(target: Target) -> Result<Cow<'static, [u8]>> {
+fn bytes(target: Target) -> Result<Cow<'static, [u8]>> {
     match std::env::var_os(KERNELS_VARIABLE).map(PathBuf::from) {
         Some(path) => {
             let read = std::fs::read(&path);
@@ -57,13 +90,17 @@ pub(crate) fn bytes(target: Target) -> Result<Cow<'static, [u8]>> {
 }
 
 /// That the module can be loaded, and that every kernel that the host may launch is in it, with arguments of the same size.
-pub(crate) fn check(target: Target, module: &[u8], kernels: &[(&str, usize)]) -> Result<()> {
+fn check(
+    target: Target,
+    module: &[u8],
+    kernels: impl Iterator<Item = (&'static str, usize)>,
+) -> Result<Module> {
     let module = target
         .check(module)
         .map_err(|error| Error::Module(error.to_string()))?;
     for (name, bytes) in kernels {
-        match module.kernels.get(*name) {
-            Some(size) if size == bytes => {}
+        match module.kernels.get(name) {
+            Some(size) if *size == bytes => {}
             Some(size) => {
                 let why = format!("`{name}` takes {size} bytes of arguments, the host has {bytes}");
                 return Err(Error::Module(why));
@@ -71,19 +108,18 @@ pub(crate) fn check(target: Target, module: &[u8], kernels: &[(&str, usize)]) ->
             None => return Err(Error::Module(format!("it does not define `{name}`"))),
         }
     }
-    Ok(())
+    Ok(module)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops;
 
     #[test]
     fn each_module_has_all_kernels_with_the_arguments_that_the_host_gives() {
         for target in [Target::Emulator, Target::Bm1690] {
             match embedded(target) {
-                Ok(module) => check(target, module, &ops::kernels().collect::<Vec<_>>()).unwrap(),
+                Ok(module) => drop(check(target, module, ops::kernels()).unwrap()),
                 Err(error) if std::env::var_os("CI").is_none() => eprintln!("skipped: {error}"),
                 Err(error) => panic!("{error}"),
             }
@@ -92,7 +128,10 @@ mod tests {
 
     #[test]
     fn what_is_no_module_of_the_target_is_an_error() {
-        let told = |module| check(Target::Bm1690, module, &[]).unwrap_err().to_string();
+        let told = |module| {
+            let checked = check(Target::Bm1690, module, ops::kernels());
+            checked.unwrap_err().to_string()
+        };
         assert!(told(b"no module").contains("cannot be read"));
         if let Ok(module) = embedded(Target::Emulator) {
             assert!(told(module).contains("is for X86_64, and bm1690 is Riscv64"));

@@ -13,6 +13,7 @@ mod tools;
 use std::process::ExitCode;
 
 use anyhow::anyhow;
+use tt_tpu::module::Kernels;
 use tt_tpu::sdk::{Sdk, SdkError, SdkKind};
 
 use crate::args::Options;
@@ -72,6 +73,20 @@ fn tpu_rows(findings: &mut Findings) {
     let version = sdk.version.as_deref().unwrap_or("of unknown version");
     let text = format!("{kind} {version} in {}", sdk.folder.display());
     findings.row(TPU, "libraries", State::Ok, text);
+    match Kernels::find(&sdk) {
+        Ok(kernels) => {
+            let with = kernels
+                .vendors
+                .map(|path| format!(", with {}", path.display()));
+            let text = format!(
+                "for the {}{}",
+                kernels.target.name(),
+                with.unwrap_or_default()
+            );
+            findings.row(TPU, "kernels", State::Ok, text);
+        }
+        Err(error) => findings.row(TPU, "kernels", State::Problem, error.to_string()),
+    }
     for result in probe::run() {
         let state = match result.error {
             None => State::Ok,

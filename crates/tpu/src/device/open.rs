@@ -14,9 +14,10 @@ use crate::exit;
 use crate::fault_injection;
 use crate::flight::{FlightRecord, Wait};
 use crate::launch::{CORES, code};
+use crate::module::Kernels;
 use crate::ops::fill::Fill;
 use crate::sdk::{Sdk, SdkKind};
-use crate::{module, ops, pollers, sys};
+use crate::{pollers, sys};
 
 /// The variable that names the folder of the emulator's files to it; ours is made inside. The spelling is the vendor's.
 pub const EMULATOR_FOLDER: &str = "TPU_SCALAER_EMULATOR_WORKDIR";
@@ -111,16 +112,10 @@ impl Inner {
             .transpose()
             .map_err(Error::InjectedFault)?;
         let sdk = Sdk::find()?;
-        let target = module::target(sdk.kind);
-        let module = module::bytes(target)?;
-        module::check(target, &module, &ops::kernels().collect::<Vec<_>>())?;
-        let vendors = match sdk.kind {
-            SdkKind::Emulator => None, // it is the emulator
-            SdkKind::Driver => Some(sdk.vendor_library(target)?),
-        };
+        let kernels = Kernels::find(&sdk)?;
         set_environment(options, workdir);
         let path = workdir.join("kernels.so");
-        std::fs::write(&path, &module).map_err(|cause| Error::Io {
+        std::fs::write(&path, &kernels.module).map_err(|cause| Error::Io {
             path: path.clone(),
             cause,
         })?;
@@ -164,7 +159,7 @@ impl Inner {
             Ok(module)
         };
         // First: ours is linked against it, and the loader finds by its name what is there already.
-        vendors.as_deref().map(load).transpose()?;
+        kernels.vendors.as_deref().map(load).transpose()?;
         let module = load(&path)?;
         drop(opening);
         let mut state = State {
