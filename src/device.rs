@@ -44,6 +44,8 @@ pub(crate) struct DeviceConfig {
     pub(crate) memory_gb: Option<u64>,
     /// What happens to an operation that has no kernel on the TPU.
     pub(crate) fallback: Fallback,
+    /// How kernels are given to the TPU. Results are the same, bit for bit.
+    pub(crate) mode: LaunchMode,
     /// Waits after every launch, so that a failure is found at the launch that caused it. Slow.
     pub(crate) sync: bool,
     /// A single wait for the TPU that is longer than this, with no launch begun meanwhile, is a hang; null: never.
@@ -64,6 +66,7 @@ impl Default for DeviceConfig {
             cores: None,
             memory_gb: None,
             fallback: Fallback::default(),
+            mode: LaunchMode::default(),
             sync: false,
             timeout_seconds: Some(600),
             restart: RestartConfig::default(),
@@ -177,6 +180,7 @@ impl DeviceConfig {
             memory_bytes: self.memory_bytes(),
             forbid_fallback: self.fallback == Fallback::Error,
             synchronous: self.sync,
+            batched: self.mode == LaunchMode::Batch,
             flight: worker::flight_record(),
             chip: ranks::chip(),
         }
@@ -202,6 +206,18 @@ fn share_of_cores() -> Option<usize> {
     let is_said = std::env::var_os("RAYON_NUM_THREADS").is_some();
     let cores = std::thread::available_parallelism().ok()?;
     (!is_said && neighbours > 1).then(|| (cores.get() / neighbours).max(1))
+}
+
+/// How kernels are given to a TPU.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum LaunchMode {
+    /// Each at once.
+    #[default]
+    Eager,
+    /// Up to a thousand of them with one launch, which a kernel of ours runs one after the other on the device: a step takes
+    /// a few launches. Not with `device.sync`.
+    Batch,
 }
 
 /// Says once, at the end, what has run on the CPU for want of a kernel.

@@ -25,6 +25,8 @@ const OF_LIBC: [&str; 3] = ["memcpy", "memset", "memmove"];
 pub struct Module {
     /// The kernels that it defines, and the bytes of the arguments of each.
     pub kernels: BTreeMap<String, usize>,
+    /// Those that `batch` runs, in the order of its list.
+    pub batched: Vec<String>,
     /// The device's functions that it calls.
     pub functions: BTreeSet<String>,
 }
@@ -60,7 +62,11 @@ impl Target {
         if kernels.is_empty() {
             return Err(unfit("has no kernels".to_owned()));
         }
-        Ok(Module { kernels, functions })
+        Ok(Module {
+            batched: batched(&elf)?,
+            kernels,
+            functions,
+        })
     }
 
     /// Whether the vendor's library, of these bytes, defines all that the module calls. Error: what it does not.
@@ -147,4 +153,25 @@ fn kernels(elf: &File<'_>) -> Result<BTreeMap<String, usize>> {
         kernels.insert(kernel.to_owned(), u32::from_le_bytes(bytes) as usize);
     }
     Ok(kernels)
+}
+
+/// The list of `batch.c`: names, each with a semicolon after it.
+fn batched(elf: &File<'_>) -> Result<Vec<String>> {
+    let mut symbols = elf.dynamic_symbols();
+    let Some(symbol) = symbols.find(|symbol| symbol.name() == Ok("batch_kernels")) else {
+        return Err(unfit("has no list of kernels, `batch_kernels`".to_owned()));
+    };
+    let section = symbol
+        .section_index()
+        .and_then(|index| elf.section_by_index(index).ok());
+    let text = section.and_then(|it| {
+        it.data_range(symbol.address(), symbol.size())
+            .ok()
+            .flatten()
+    });
+    let text = text
+        .and_then(|bytes| std::str::from_utf8(bytes).ok())
+        .unwrap_or_default();
+    let names = text.trim_end_matches('\0').split_terminator(';');
+    Ok(names.map(str::to_owned).collect())
 }

@@ -25,6 +25,7 @@ const LEFT_OUT: [&str; 29] = [
     "device.cores",
     "device.memory_gb",
     "device.fallback",
+    "device.mode",
     "device.sync",
     "device.timeout_seconds",
     "device.restart",

@@ -18,7 +18,8 @@ pub fn has_tpu() -> bool {
 /// The emulated TPU, on which nothing may fall back to the CPU; `None` where the vendor's libraries are missing, which fails
 /// with `CI` set.
 ///
-/// It has two cores, or as many as `TT_TPU_CORES` says: results are the same, and few are faster on a small machine.
+/// It has two cores, or as many as `TT_TPU_CORES` says: results are the same, and few are faster on a small machine. With
+/// `TT_TPU_MODE=batch` kernels are collected.
 pub fn tpu() -> Option<TpuDevice> {
     static TPU: OnceLock<Option<TpuDevice>> = OnceLock::new();
     *TPU.get_or_init(|| {
@@ -30,6 +31,7 @@ pub fn tpu() -> Option<TpuDevice> {
         let options = Options {
             cores: Some(cores),
             forbid_fallback: true,
+            batched: std::env::var("TT_TPU_MODE").is_ok_and(|mode| mode == "batch"),
             ..Options::default()
         };
         Some(tt_tpu::TpuDevice::open(&options).expect("the TPU opens"))

@@ -53,6 +53,8 @@ typedef enum {
 void tpu_register_kernel_func(const char *name, void (*kernel)(const void *), int type);
 void tpu_initialize(void);
 void tpu_poll(void);  // waits for the engines of this core
+// Waits for all cores of the launch to come here.
+void tpu_sync_all(void);
 int tpu_core_index(void);
 int tpu_core_num(void);
 // The scalar core's view of DRAM. Read after tpu_invalidate_cache, write before tpu_flush_cache.

@@ -69,15 +69,19 @@ static inline void launch_fault(const launch_t *launch, uint32_t fault) {
 #endif
 
 // `name_args_bytes` lets the host compare the size of its struct with ours before the first launch.
+// `name_batched` runs it within a launch that has begun (`batch.c`).
 #define KERNEL(name, args_t)                        \
   static void name##_body(const args_t *a);         \
   const uint32_t name##_args_bytes = sizeof(args_t); \
-  int name(const void *raw) {                       \
+  void name##_batched(const void *raw) {            \
     args_t args;                                    \
     memcpy(&args, raw, sizeof args);                \
-    tpu_initialize();                               \
     launch_begin(&args.launch);                     \
     name##_body(&args);                             \
+  }                                                 \
+  int name(const void *raw) {                       \
+    tpu_initialize();                               \
+    name##_batched(raw);                            \
     tpu_poll();                                     \
     return 0;                                       \
   }                                                 \

@@ -7,13 +7,15 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::c_void;
 use std::fmt;
-use std::ptr::null_mut;
+use std::ptr::{self, null_mut};
+use std::slice;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use candle_core::DType;
 
 pub use self::open::{DEFAULT_MEMORY_BYTES, EMULATOR_FOLDER, Options, environment};
+use crate::batch::{Batch, MAX_DATA, RunBatch};
 use crate::error::{Error, Result};
 use crate::fault_injection::{InjectedAssert, InjectedFault, InjectedHang};
 use crate::flight::{FlightRecord, Wait};
@@ -29,6 +31,8 @@ const PAGE_BYTES: u64 = 4096;
 const MAX_QUEUED: usize = 256;
 /// Bytes of uploads that may be kept before the host waits: a model that is loaded passes through this much at a time.
 const MAX_STAGED_BYTES: u64 = 64 << 20;
+/// Batches that may be queued before the host waits.
+const MAX_BATCHES: usize = 4;
 /// How often the host asks whether what is queued has run.
 const POLL: Duration = Duration::from_micros(100);
 /// Words that kernels report in: the launch that began last, the first fault, the launch that found it.
@@ -42,8 +46,10 @@ pub struct Stats {
     pub peak_bytes: u64,
     /// Allocated from the runtime and waiting for reuse.
     pub free_bytes: u64,
-    /// Launches by kernel.
+    /// Launches by kernel, of those that are collected too.
     pub launches: BTreeMap<&'static str, u64>,
+    /// Launches that the runtime was asked for: as many, or fewer where kernels are collected.
+    pub submissions: u64,
     pub uploads: u64,
     pub uploaded_bytes: u64,
     /// Copies of tensors to the host; each waits for all that is queued.
@@ -84,6 +90,11 @@ struct State {
     sequence: u32,
     /// Names of the launches that may still run, oldest first.
     queued: Vec<(u32, &'static str)>,
+    /// What is to be queued; `None`: each launch is queued at once.
+    batch: Option<Batch>,
+    /// Those of batches that are queued.
+    batches: Vec<ListMemory>,
+    idle_lists: Vec<ListMemory>,
     /// Data of uploads that may still be read.
     staging: Vec<Vec<u8>>,
     staged_bytes: u64,
@@ -95,6 +106,12 @@ struct State {
 
 // SAFETY: the runtime takes calls from any thread that uses a stream made by another; all of ours hold the lock.
 unsafe impl Send for State {}
+
+/// Memory for the records of a batch.
+struct ListMemory {
+    address: u64,
+    bytes: u64,
+}
 
 impl TpuDevice {
     pub fn stats(self) -> Stats {
@@ -132,20 +149,15 @@ impl TpuDevice {
         }
         let runtime = &self.0.runtime;
         let mut state = self.lock();
-        let bytes = data.len() as u64;
-        let (source, stream) = (data.as_ptr().cast(), state.stream);
-        // Kept until the next wait: the runtime reads it when the copy's turn comes.
-        state.staging.push(data);
-        state.staged_bytes += bytes;
-        let flight = state.flight.clone();
-        let waiting = flight.waiting(Wait::CopyToDevice);
-        // SAFETY: the buffer at `address` is ours and of at least this size; the source lives in `staging`.
-        let status =
-            unsafe { (runtime.copy_to_device_async)(address as DevicePtr, source, bytes, stream) };
         state.stats.uploads += 1;
-        state.stats.uploaded_bytes += bytes;
-        succeeded("copy to the device", status)?;
-        drop(waiting);
+        state.stats.uploaded_bytes += data.len() as u64;
+        if let Some(batch) = state.batch.as_mut().filter(|_| data.len() <= MAX_DATA) {
+            batch.data(address, &data);
+            return state.submit_if_full(runtime);
+        }
+        // What is collected may still use what was in that memory before.
+        state.submit(runtime)?;
+        state.copy_to_device(runtime, address, data)?;
         if state.staged_bytes >= MAX_STAGED_BYTES {
             state.wait(runtime)?;
         }
@@ -190,19 +202,17 @@ impl TpuDevice {
             sequence: state.sequence,
             reserved: 0,
         };
-        let bytes = size_of::<K>() as u32;
-        let (module, stream) = (state.module, state.stream);
-        let (flight, sequence) = (state.flight.clone(), state.sequence);
-        let waiting = flight.launch(sequence.into(), K::NAME, format_args!("{args:?}"));
-        // SAFETY: the kernel exists with arguments of this size (checked at opening), copied before the call returns.
-        let status = unsafe {
-            let args = (&raw const args).cast::<c_void>();
-            (runtime.launch_async)(module, K::C_NAME.as_ptr(), args, bytes, 1, CORES, stream)
-        };
-        drop(waiting);
-        succeeded(K::NAME, status)?;
+        let sequence = state.sequence;
         state.queued.push((sequence, K::NAME));
         *state.stats.launches.entry(K::NAME).or_default() += 1;
+        state
+            .flight
+            .note(sequence.into(), K::NAME, format_args!("{args:?}"));
+        if let Some(batch) = &mut state.batch {
+            batch.kernel(K::NAME, bytes_of(&args));
+            return state.submit_if_full(runtime);
+        }
+        state.launch_now(runtime, &args)?;
         if self.0.options.synchronous || state.queued.len() >= MAX_QUEUED {
             state.wait(runtime)?;
         }
@@ -278,6 +288,79 @@ impl State {
         Some(address as u64)
     }
 
+    fn copy_to_device(
+        &mut self,
+        runtime: &sys::Runtime,
+        address: u64,
+        data: Vec<u8>,
+    ) -> Result<()> {
+        let bytes = data.len() as u64;
+        let source = data.as_ptr().cast();
+        // Kept until the next wait: the runtime reads it when the copy's turn comes.
+        self.staging.push(data);
+        self.staged_bytes += bytes;
+        let _waiting = self.flight.waiting(Wait::CopyToDevice);
+        // SAFETY: the buffer at `address` is ours and of at least this size; the source lives in `staging`.
+        let status = unsafe {
+            (runtime.copy_to_device_async)(address as DevicePtr, source, bytes, self.stream)
+        };
+        succeeded("copy to the device", status)
+    }
+
+    fn launch_now<K: Kernel>(&mut self, runtime: &sys::Runtime, args: &K) -> Result<()> {
+        let bytes = size_of::<K>() as u32;
+        self.stats.submissions += 1;
+        let _waiting = self.flight.waiting(Wait::Queue);
+        // SAFETY: the kernel exists with arguments of this size (checked at opening), copied before the call returns.
+        let status = unsafe {
+            let args = ptr::from_ref(args).cast::<c_void>();
+            let name = K::C_NAME.as_ptr();
+            (runtime.launch_async)(self.module, name, args, bytes, 1, CORES, self.stream)
+        };
+        succeeded(K::NAME, status)
+    }
+
+    fn submit_if_full(&mut self, runtime: &sys::Runtime) -> Result<()> {
+        if self.batch.as_ref().is_some_and(Batch::is_full) {
+            self.submit(runtime)?;
+            if self.batches.len() >= MAX_BATCHES {
+                return self.wait(runtime);
+            }
+        }
+        Ok(())
+    }
+
+    /// Memory for the records of a batch. Not that of a tensor which the host has let go of: kernels of the batch may use it.
+    fn list_memory(&mut self, runtime: &sys::Runtime, bytes: u64) -> Result<ListMemory> {
+        if let Some(at) = self.idle_lists.iter().position(|list| list.bytes >= bytes) {
+            return Ok(self.idle_lists.swap_remove(at));
+        }
+        let bytes = bytes.next_power_of_two().max(PAGE_BYTES);
+        let address = self.alloc_fresh(runtime, bytes)?;
+        Ok(ListMemory { address, bytes })
+    }
+
+    /// Queues what has been collected.
+    fn submit(&mut self, runtime: &sys::Runtime) -> Result<()> {
+        let Some((records, count)) = self.batch.as_mut().and_then(Batch::take) else {
+            return Ok(());
+        };
+        let bytes = records.len() as u64;
+        let list = self.list_memory(runtime, bytes)?;
+        let address = list.address;
+        self.batches.push(list);
+        self.copy_to_device(runtime, address, records)?;
+        self.launch_now(
+            runtime,
+            &RunBatch {
+                records: address,
+                count,
+                bytes: bytes as u32,
+                ..RunBatch::default()
+            },
+        )
+    }
+
     fn copy_to_host(&self, runtime: &sys::Runtime, address: u64, out: &mut [u8]) -> Result<()> {
         let _waiting = self.flight.waiting(Wait::CopyToHost);
         copy_to_host(runtime, address, out)
@@ -333,6 +416,7 @@ impl State {
 
     /// Waits for the stream, then asks whether a kernel found something wrong.
     fn wait(&mut self, runtime: &sys::Runtime) -> Result<()> {
+        self.submit(runtime)?;
         let waiting = self.flight.waiting(Wait::Launches);
         let status = self.wait_for_stream(runtime);
         drop(waiting);
@@ -340,6 +424,7 @@ impl State {
         self.flight.done(self.sequence.into());
         self.staging.clear();
         self.staged_bytes = 0;
+        self.idle_lists.append(&mut self.batches);
         if self.queued.is_empty() {
             return Ok(());
         }
@@ -373,6 +458,12 @@ fn fault_text(fault: u32) -> &'static str {
         1 => "an index is out of range",
         _ => "unknown fault",
     }
+}
+
+/// As the device reads them: structs of `launch::kernels` have no padding.
+fn bytes_of<K: Kernel>(args: &K) -> &[u8] {
+    // SAFETY: as many bytes, all of them set.
+    unsafe { slice::from_raw_parts(ptr::from_ref(args).cast(), size_of::<K>()) }
 }
 
 fn copy_to_host(runtime: &sys::Runtime, address: u64, out: &mut [u8]) -> Result<()> {

@@ -25,8 +25,8 @@ use rustix::mm::{MapFlags, ProtFlags, mmap};
 
 /// Of a line, its newline included. The header takes up one.
 const LINE_BYTES: usize = 256;
-/// Launches that are remembered: as many as may be queued.
-const RING: u64 = 256;
+/// Launches that are remembered: as many as may be in a batch.
+const RING: u64 = 1024;
 
 /// The counts at the beginning of the file, in the byte order of the machine.
 #[derive(Debug)]
@@ -111,9 +111,8 @@ impl FlightRecord {
         })
     }
 
-    /// Writes down launch number `sequence` (they count from 1) of the kernel `op`, with its shapes and types in `detail`. The
-    /// result is held during the call, which blocks when the queue is full.
-    pub fn launch(&self, sequence: u64, op: &str, detail: impl Display) -> Waiting<'_> {
+    /// Writes down launch number `sequence` (they count from 1) of the kernel `op`, with its shapes and types in `detail`.
+    pub fn note(&self, sequence: u64, op: &str, detail: impl Display) {
         if let Some(file) = &self.file {
             let mut line = Line::default();
             // Ends early where the line is full.
@@ -121,6 +120,11 @@ impl FlightRecord {
             let _ = file.write_all_at(&line.0, (1 + sequence % RING) * LINE_BYTES as u64);
             self.header.launched.store(sequence, Relaxed);
         }
+    }
+
+    /// The same. The result is held during the call, which blocks when the queue is full.
+    pub fn launch(&self, sequence: u64, op: &str, detail: impl Display) -> Waiting<'_> {
+        self.note(sequence, op, detail);
         self.waiting(Wait::Queue)
     }
 

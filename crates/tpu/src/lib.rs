@@ -6,6 +6,7 @@
 // They panic where nobody can read: standard output may be closed, or its disk full.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
+mod batch;
 mod candle;
 mod device;
 mod error;

@@ -8,7 +8,9 @@ use std::path::PathBuf;
 
 use tt_kernels::{Module, Target};
 
+use crate::batch::{MAX_ARGS, RunBatch};
 use crate::error::{Error, Result};
+use crate::launch::Kernel as _;
 use crate::ops;
 use crate::sdk::{Sdk, SdkKind};
 
@@ -30,6 +32,8 @@ pub struct Kernels {
     pub module: Cow<'static, [u8]>,
     /// The vendor's library that must be loaded before; the emulator is one itself.
     pub vendors: Option<PathBuf>,
+    /// The kernels that a batch may have, in the order of the device's list.
+    pub(crate) batched: Vec<String>,
 }
 
 impl Kernels {
@@ -57,6 +61,7 @@ impl Kernels {
             target,
             module,
             vendors,
+            batched: checked.batched,
         })
     }
 }
@@ -106,6 +111,10 @@ fn check(
                 return Err(Error::Module(why));
             }
             None => return Err(Error::Module(format!("it does not define `{name}`"))),
+        }
+        let is_batched = module.batched.iter().any(|it| it == name);
+        if name != RunBatch::NAME && (!is_batched || bytes > MAX_ARGS) {
+            return Err(Error::Module(format!("its batches cannot run `{name}`")));
         }
     }
     Ok(module)

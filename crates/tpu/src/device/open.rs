@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use candle_core::DType;
 
 use super::{Inner, PAGE_BYTES, STATE_WORDS, State, Stats, TpuDevice, succeeded};
+use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::exit;
 use crate::fault_injection;
@@ -47,6 +48,8 @@ pub struct Options {
     pub forbid_fallback: bool,
     /// Wait after every launch, to tell which one fails.
     pub synchronous: bool,
+    /// Collect kernels and run many with one launch; results are the same. Not where each is waited for.
+    pub batched: bool,
     /// Where to keep a [flight record](crate::flight), if at all.
     pub flight: Option<PathBuf>,
     /// Which of the machine's chips to take, from 0. Each process has an emulator of its own, with one chip.
@@ -171,6 +174,9 @@ impl Inner {
             words: 0,
             sequence: 0,
             queued: Vec::new(),
+            batch: (options.batched && !options.synchronous).then(|| Batch::new(&kernels.batched)),
+            batches: Vec::new(),
+            idle_lists: Vec::new(),
             staging: Vec::new(),
             staged_bytes: 0,
             stats: Stats::default(),

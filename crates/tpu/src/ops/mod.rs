@@ -33,6 +33,7 @@ pub(crate) fn kernels() -> impl Iterator<Item = (&'static str, usize)> {
         rope::KERNELS,
         swiglu::KERNELS,
         unary::KERNELS,
+        crate::batch::KERNELS,
         crate::fault_injection::KERNELS,
     ]
     .into_iter()

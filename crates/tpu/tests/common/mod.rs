@@ -14,6 +14,7 @@ use tt_tpu::{Error, Options, TpuDevice, TpuStorage};
 pub fn device() -> Option<TpuDevice> {
     let options = Options {
         cores: Some(2),
+        batched: std::env::var("TT_TPU_MODE").is_ok_and(|mode| mode == "batch"),
         ..Options::default()
     };
     match tt_tpu::TpuDevice::open(&options) {
