@@ -1,14 +1,10 @@
 //! `tpu-train diff`: variants that compute the same agree, and where they do not is named.
 
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use serde_json::Value;
-use tpu_train::App;
-use tpu_train::models::{Input, Model, ModelConfig, Result, entry};
-use tpu_train::nn::*;
-use tpu_train::tensor::Tensor;
 
+use crate::gates;
 use crate::harness::{Finished, Place, Running, emulator, nano};
 
 fn diff<'a>(more: &[&'a str]) -> Vec<&'a str> {
@@ -193,150 +189,28 @@ fn wrong_requests_are_refused_with_what_is_wrong() {
         .complains("`--b` is for `diff`, not for `train`");
 }
 
-/// A model of which one block may be faulty: as a kernel is that is wrong in one place.
-#[derive(Clone, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct Config {
-    vocab_size: usize,
-    #[serde(default)]
-    faulty_layer: Option<usize>,
-    #[serde(default)]
-    fault: Fault,
-}
-
-#[derive(
-    Clone, Copy, Default, PartialEq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
-)]
-#[serde(rename_all = "snake_case")]
-enum Fault {
-    /// The gate's output is a thousandth too large.
-    #[default]
-    Forward,
-    /// Between modules: what goes into `down` is too large.
-    Between,
-    /// The gate's input gets half its gradient; the output is right.
-    Backward,
-    /// The gate's output is NaN.
-    Undefined,
-}
-
-struct Gates {
-    embedding: Embedding,
-    blocks: Vec<(ModulePath, Linear, Linear)>,
-    config: Config,
-}
-
-const WIDTH: usize = 32;
-
-impl ModelConfig for Config {
-    fn build(self) -> Result<Arc<dyn Model>> {
-        let root = ModulePath::root();
-        let block = |layer| {
-            let path = root.join("layers").join(layer);
-            let linear = |name| Linear::new(path.join(name), WIDTH, WIDTH).with_std(0.2);
-            (path.clone(), linear("up"), linear("down"))
-        };
-        Ok(Arc::new(Gates {
-            embedding: Embedding::new(root.join("embedding"), self.vocab_size, WIDTH, 0.02),
-            blocks: (0..3).map(block).collect(),
-            config: self,
-        }))
-    }
-}
-
-impl Gates {
-    /// `x` itself but for the fault.
-    fn gate(&self, layer: usize, fwd: &Forward, x: &Tensor, path: &ModulePath) -> Result<Tensor> {
-        let fault = self.fault(layer);
-        Ok(fwd.module(&path.join("gate"), "Gate", x, move |_, x| {
-            Ok(match fault {
-                Some(Fault::Forward) => x.affine(1.001, 0.0)?,
-                // Half of it is a constant to the gradient.
-                Some(Fault::Backward) => x.affine(0.5, 0.0)?.add(&x.detach().affine(0.5, 0.0)?)?,
-                Some(Fault::Undefined) => x.affine(f64::NAN, 0.0)?,
-                Some(Fault::Between) | None => x.affine(1.0, 0.0)?,
-            })
-        })?)
-    }
-
-    fn fault(&self, layer: usize) -> Option<Fault> {
-        (self.config.faulty_layer == Some(layer)).then_some(self.config.fault)
-    }
-}
-
-impl Model for Gates {
-    fn params(&self) -> Vec<ParamSpec> {
-        let mut params = self.embedding.params();
-        for (_, up, down) in &self.blocks {
-            params.extend([up.params(), down.params()].concat());
-        }
-        params
-    }
-
-    fn hidden_states(&self, fwd: &Forward, input: &Input) -> Result<Tensor> {
-        let mut x = self.embedding.forward(fwd, &input.input_ids)?; // [B, T, WIDTH]
-        for (layer, (path, up, down)) in self.blocks.iter().enumerate() {
-            let mut y = self.gate(layer, fwd, &up.forward(fwd, &x)?, path)?;
-            if self.fault(layer) == Some(Fault::Between) {
-                y = y.affine(1.001, 0.0)?;
-            }
-            x = x.add(&down.forward(fwd, &y)?)?;
-        }
-        Ok(x)
-    }
-
-    fn head(&self, fwd: &Forward) -> Result<Tensor> {
-        Ok(self.embedding.weight(fwd)?)
-    }
-
-    fn blocks(&self) -> Vec<ModulePath> {
-        self.blocks.iter().map(|block| block.0.clone()).collect()
-    }
-
-    fn vocab_size(&self) -> usize {
-        self.config.vocab_size
-    }
-
-    fn max_positions(&self) -> usize {
-        1024
-    }
-
-    fn hf_config(&self) -> Value {
-        serde_json::json!({"architectures": ["Gates"]})
-    }
-}
-
-const GATES_YAML: &str = "\
-type: gates.Gates
-vocab_size: ${data.tokenizer.vocab_size}
-faulty_layer: null
-fault: forward
-";
-
-/// The report on a model that is sound in A and has `fault` in B.
-fn planted(fault: &str) -> String {
+/// The report on a model that is sound in A and has `fault` in B, which changes `more` besides.
+fn planted_beside(fault: &str, more: &str) -> String {
     let place = Place::new();
     let path = place.path().join("report.md");
     let markdown = format!("--markdown={}", path.display());
-    let fault = format!("model.faulty_layer=1 model.fault={fault}");
+    let b = format!("model.faulty_layer=1 model.fault={fault} {more}");
     let args = [
         "diff",
         "+model=gates",
         "+trainer=lm",
         "data.sequence_length=16",
         "--b",
-        &fault,
+        &b,
         &markdown,
     ];
-    let app = App::new()
-        .with_model(entry::<Config>(
-            "gates.Gates",
-            "blocks of which one may be faulty",
-        ))
-        .with_configs(&[("model/gates.yaml", GATES_YAML)]);
-    let code = app.run(args.map(Into::into));
+    let code = gates::app().run(args.map(Into::into));
     assert_eq!(format!("{code:?}"), format!("{:?}", ExitCode::from(1)));
     std::fs::read_to_string(path).expect("a report")
+}
+
+fn planted(fault: &str) -> String {
+    planted_beside(fault, "")
 }
 
 #[track_caller]
@@ -388,6 +262,63 @@ fn a_nan_is_a_divergence_where_it_comes_up() {
         &[
             "first divergence: the output of `layers.1.gate` (Gate [4, 16, 32]), 2048 elements are not finite in one variant",
             "B did not apply the step",
+        ],
+    );
+}
+
+#[test]
+fn several_ranks_compute_what_one_computes() {
+    let place = Place::new();
+    let zero3 = "device.ranks=4 model/sharding=zero3";
+    let hybrid = "ici_mesh.fsdp=2 ici_mesh.data=2 model/sharding=hybrid";
+    for (a, b, more) in [
+        ("device.ranks=1", zero3, &[][..]),
+        // The last of three micro-batches on two ranks has a rank run it for nothing.
+        (
+            "device.ranks=2 model/sharding=zero2",
+            "device.ranks=3 model/sharding=zero1",
+            &["trainer/optimizer=muon"],
+        ),
+        ("", hybrid, &["precision=bf16", "model/adapter=lora"]),
+    ] {
+        let more = [more, &["trainer.micro_batch_size=1", "--a", a, "--b", b]].concat();
+        let report = report(&place, &more, 0);
+        assert_eq!(report["unmatched"], serde_json::json!({"a": [], "b": []}));
+        let ranks = report["variants"]["b"]["ranks"].as_u64().expect("a number");
+        assert_eq!(report["batch"]["micro_batches"], ranks);
+        let of_role =
+            |role: &'static str| tensors(&report).iter().filter(move |it| it["role"] == role);
+        let losses: Vec<_> = of_role("loss")
+            .map(|it| it["micro_batch"].clone())
+            .collect();
+        let expected: Vec<_> = (0..ranks).map(Value::from).collect();
+        assert_eq!(losses, expected, "each on the rank that ran it");
+        // Outputs are made of whole weights, and gradients are sums of all ranks'.
+        assert!(worst(&report, "output") < 1e-2);
+        let (gradients, updates) = (of_role("weight_gradient"), of_role("update"));
+        assert_eq!(gradients.count(), updates.count());
+        let notes = report["notes"].to_string();
+        assert!(notes.contains("not compared is what a rank has"), "{notes}");
+    }
+}
+
+#[test]
+fn a_fault_of_one_rank_is_named_with_its_micro_batch() {
+    let ranks = "device.ranks=3 model/sharding=zero3 model.faulty_rank=2";
+    says(
+        &planted_beside("backward", ranks),
+        &[
+            "first divergence: the gradient of the input of `layers.1.gate` (Gate [",
+            ", micro-batch 2)",
+            "in 3 micro-batches",
+        ],
+    );
+    // One that is in no module shows in what is summed.
+    says(
+        &planted_beside("head", ranks),
+        &[
+            "first divergence: the gradient of the weight of `embedding.weight`",
+            "computed by `embedding` (Embedding) in the backward pass, and summed over 3 micro-batches",
         ],
     );
 }

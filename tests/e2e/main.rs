@@ -13,6 +13,7 @@ mod doctor;
 mod earlier_version;
 mod faults;
 mod fine_tuning;
+mod gates;
 mod generate;
 mod gguf;
 mod harness;

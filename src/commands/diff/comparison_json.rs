@@ -13,6 +13,7 @@ impl ComparisonReport {
             let variant = &self.variants[i];
             json!({
                 "overrides": variant.overrides,
+                "ranks": variant.ranks,
                 "loss": it.losses[i],
                 "grad_norm": it.grad_norms[i],
                 "lr": it.lr[i],
@@ -30,7 +31,7 @@ impl ComparisonReport {
             "verdict": self.verdict(),
             "first_divergence": first.map(|i| tensor_json(&it.tensors[i])),
             "variants": {"a": of(0), "b": of(1)},
-            "batch": {"rows": self.rows, "sequence_length": self.sequence_length},
+            "batch": {"micro_batches": self.micro_batches, "rows": self.rows, "sequence_length": self.sequence_length},
             "tolerance": it.tolerance,
             "tensors": it.tensors.iter().map(tensor_json).collect::<Vec<_>>(),
             "unmatched": {"a": unmatched(0), "b": unmatched(1)},
@@ -50,6 +51,7 @@ fn tensor_json(it: &Compared) -> Value {
         "role": it.role,
         "tensor": it.tensor,
         "call": it.call,
+        "micro_batch": it.micro_batch,
         "class": it.class,
         "within": it.within,
         "within_class": it.within_class,

@@ -11,6 +11,8 @@ const SHOWN: usize = 8;
 
 pub(super) struct ComparisonReport {
     pub(super) variants: [Shown; 2],
+    /// Of the step.
+    pub(super) micro_batches: usize,
     pub(super) rows: usize,
     pub(super) sequence_length: usize,
     pub(super) comparison: Comparison,
@@ -22,6 +24,7 @@ pub(super) struct ComparisonReport {
 pub(super) struct Shown {
     pub(super) name: char,
     pub(super) overrides: Vec<String>,
+    pub(super) ranks: usize,
 }
 
 /// Roles in the order of a step, with what they are called: one tensor, and several.
@@ -113,8 +116,12 @@ impl ComparisonReport {
             .iter()
             .filter(|tensor| tensor.difference.is_equal)
             .count();
+        let micro_batches = match self.micro_batches {
+            1 => String::new(),
+            count => format!(" in {count} micro-batches"),
+        };
         format!(
-            "one step on {} rows of {} tokens: {} tensors compared, {equal} equal in every element",
+            "one step on {} rows of {} tokens{micro_batches}: {} tensors compared, {equal} equal in every element",
             self.rows,
             self.sequence_length,
             it.len(),
@@ -197,6 +204,14 @@ impl ComparisonReport {
                 ));
             }
         }
+        let shared = self.variants.iter().filter(|variant| variant.ranks > 1);
+        for Shown { name, ranks, .. } in shared {
+            notes.push(format!(
+                "{name} is on {ranks} ranks, micro-batch i on rank i mod {ranks}: what modules take and give is compared by \
+                 micro-batch, gradients of weights as summed over all, and weights put together from their parts; not \
+                 compared is what a rank has of them before and by itself"
+            ));
+        }
         if let Some(tpu) = &self.tpu {
             notes.push(on_tpu(tpu));
         }
@@ -234,7 +249,7 @@ impl ComparisonReport {
             "first divergence: the {}, {}\n  {}",
             described(tensor),
             difference(tensor),
-            origin(tensor)
+            origin(tensor, self.micro_batches)
         );
         if let Some(before) = first.checked_sub(1) {
             let before = described(&it.tensors[before]);
@@ -282,7 +297,8 @@ fn excess(it: &Compared) -> f64 {
 /// ``output of `model.norm` (RmsNorm [2, 32, 64])``
 fn described(it: &Compared) -> String {
     if matches!(it.role, Role::Loss | Role::GradNorm) {
-        return name(it.role).to_owned();
+        let of = it.micro_batch.map(|it| format!(" of micro-batch {it}"));
+        return name(it.role).to_owned() + &of.unwrap_or_default();
     }
     let class = it
         .class
@@ -292,8 +308,12 @@ fn described(it: &Compared) -> String {
         0 => String::new(),
         call => format!(", use {call}"),
     };
+    let micro_batch = match it.micro_batch {
+        None => String::new(),
+        Some(micro_batch) => format!(", micro-batch {micro_batch}"),
+    };
     format!(
-        "{} of `{}` ({class}{:?}{call})",
+        "{} of `{}` ({class}{:?}{call}{micro_batch})",
         name(it.role),
         it.tensor,
         it.shape
@@ -311,8 +331,8 @@ fn difference(it: &Compared) -> String {
     }
 }
 
-/// Whose code has computed the tensor.
-fn origin(it: &Compared) -> String {
+/// Whose code has computed the tensor, in a step of so many micro-batches.
+fn origin(it: &Compared, micro_batches: usize) -> String {
     let class = it
         .within_class
         .map(|class| format!(" ({class})"))
@@ -326,6 +346,9 @@ fn origin(it: &Compared) -> String {
         Role::GradNorm => "computed before clipping".to_owned(),
         Role::Update => "computed by the optimizer, of the same gradients".to_owned(),
         Role::Input | Role::Output => format!("computed by {module}"),
+        Role::WeightGradient if micro_batches > 1 => format!(
+            "computed by {module} in the backward pass, and summed over {micro_batches} micro-batches"
+        ),
         _ => format!("computed by {module} in the backward pass"),
     }
 }
@@ -359,6 +382,7 @@ mod tests {
             role,
             tensor: tensor.to_owned(),
             call: 0,
+            micro_batch: None,
             class: tensor.ends_with("proj").then_some("Linear"),
             within: tensor.to_owned(),
             within_class: None,
@@ -371,8 +395,14 @@ mod tests {
 
     fn report(b: &[f32]) -> ComparisonReport {
         ComparisonReport {
-            variants: [('A', vec![]), ('B', vec!["precision=bf16".to_owned()])]
-                .map(|(name, overrides)| Shown { name, overrides }),
+            variants: [('A', vec![]), ('B', vec!["precision=bf16".to_owned()])].map(
+                |(name, overrides)| Shown {
+                    name,
+                    overrides,
+                    ranks: 1,
+                },
+            ),
+            micro_batches: 1,
             rows: 4,
             sequence_length: 32,
             comparison: Comparison {

@@ -1,7 +1,8 @@
 //! `tpu-train diff`: whether two variants of one configuration compute the same, and where they begin not to.
 //!
 //! Each variant is the configuration of the command line with further overrides. Both make one step of the run, on the
-//! same batch and from the same weights ([`tt_train::compare`]). Nothing is written but what `--markdown` names.
+//! same batch and from the same weights ([`tt_train::compare`]); where one is on several ranks, on a micro-batch for each.
+//! Nothing is written but what `--markdown` names.
 
 mod comparison_json;
 mod comparison_report;
@@ -32,8 +33,8 @@ pub(crate) fn run(invocation: Invocation) -> Result<ExitCode, Failure> {
             "`diff` needs `--b OVERRIDE`: what the second variant changes, as in --b precision=bf16"
         )));
     };
-    let a = Variant::read('A', &invocation, &options.a)?;
-    let b = Variant::read('B', &invocation, of_b)?;
+    let mut a = Variant::read('A', &invocation, &options.a)?;
+    let mut b = Variant::read('B', &invocation, of_b)?;
     // A variant may be for a device that is worked on in another process, as the whole of it then is.
     let supervised = [&a, &b].map(|it| supervise::device_of_worker(&it.composition));
     if let Some(device) = supervised.into_iter().flatten().next() {
@@ -59,28 +60,37 @@ pub(crate) fn run(invocation: Invocation) -> Result<ExitCode, Failure> {
         }
     }
     compare::check_parameters(&a.parameters(), &b.parameters()).map_err(Failure::from)?;
-    let (data_a, batch) = a.open_data()?;
-    let (data_b, batch_of_b) = b.open_data()?;
-    compare::check_batches(&batch, &batch_of_b).map_err(Failure::from)?;
+    let count = a.num_ranks().max(b.num_ranks());
+    let rows = variant::rows_for_both(&a, &b);
+    if count > 1 {
+        a.use_rows(rows);
+        b.use_rows(rows);
+    }
+    let (data_a, batches) = a.open_data(count)?;
+    let (data_b, batches_of_b) = b.open_data(count)?;
+    compare::check_batches(&batches, &batches_of_b).map_err(Failure::from)?;
     let shown = [a.shown(), b.shown()];
 
-    let mut recording = Recording::of(a.prepare(data_a)?, &batch).map_err(Failure::from)?;
-    let of_b = b.precision();
-    let rounds = [recording.precision(), of_b]
+    let mut recording = Recording::of(&batches, |observer| a.run(data_a, observer))?;
+    let precision_of_b = b.precision();
+    let rounds = [recording.precision(), precision_of_b]
         .iter()
         .any(|it| *it != Precision::F32);
     if rounds && options.tolerance.is_none() {
-        let again = Variant::read('A', &invocation, &options.a)?;
-        let (data, _) = again.open_data()?;
-        let measured = recording.measure_sensitivity(again.prepare(data)?, of_b);
-        measured.map_err(Failure::from)?;
+        let mut again = Variant::read('A', &invocation, &options.a)?;
+        again.use_rows(batches[0].rows);
+        let (data, _) = again.open_data(count)?;
+        recording.measure_sensitivity(precision_of_b, |observer| again.run(data, observer))?;
     }
-    let comparison = recording.compare(b.prepare(data_b)?, options.tolerance);
+    let comparison = recording.compare(precision_of_b, options.tolerance, |observer| {
+        b.run(data_b, observer)
+    })?;
     let report = ComparisonReport {
         variants: shown,
-        rows: batch.rows,
-        sequence_length: batch.seq_len,
-        comparison: comparison.map_err(Failure::from)?,
+        micro_batches: batches.len(),
+        rows: batches.iter().map(|batch| batch.rows).sum(),
+        sequence_length: batches.first().map_or(0, |batch| batch.seq_len),
+        comparison,
         tpu: tpu.map(|tpu| tpu.stats()),
     };
     // First to the terminal: a file that cannot be written shall not take the result with it.

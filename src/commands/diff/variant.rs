@@ -1,14 +1,20 @@
 //! One of the two runs that are compared: the configuration of the command line, and what `--a` or `--b` changes in it.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use tt_collators::{Batch, Pipeline};
 use tt_config::{Composition, Diagnostics};
+use tt_dist::Communicator;
 use tt_nn::ParamSpec;
 use tt_tensor::Precision;
+use tt_train::compare::{Observed, Observer};
 use tt_train::{Prepared, StopFlag};
 
 use super::comparison_report::Shown;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
+use crate::ranks::{self, Others};
 use crate::setup::Setup;
 use crate::setup::job;
 
@@ -17,6 +23,8 @@ pub(super) struct Variant {
     overrides: Vec<String>,
     pub(super) composition: Composition,
     pub(super) setup: Setup,
+    /// What the ranks after the first are made of.
+    followers: Vec<(Composition, Setup)>,
 }
 
 impl Variant {
@@ -29,11 +37,6 @@ impl Variant {
             let invocation = invocation.with(overrides)?;
             let setup = Setup::read(&invocation)?;
             setup.check(&invocation.composition)?;
-            if setup.config.num_ranks() > 1 {
-                let ranks = invocation.composition.section("device.ranks");
-                let why = "steps are compared of one rank only, yet";
-                return Err(ranks.error(why.to_owned()).into());
-            }
             Ok((invocation.composition, setup))
         };
         let named = |problems: Diagnostics| {
@@ -44,12 +47,26 @@ impl Variant {
             all
         };
         let (composition, setup) = read().map_err(named)?;
+        let followers = (1..setup.config.num_ranks()).map(|_| read());
         Ok(Self {
             name,
             overrides: overrides.to_vec(),
+            followers: followers.collect::<Result<_, _>>().map_err(named)?,
             composition,
             setup,
         })
+    }
+
+    pub(super) fn num_ranks(&self) -> usize {
+        1 + self.followers.len()
+    }
+
+    /// Makes micro-batches of so many rows.
+    pub(super) fn use_rows(&mut self, rows: usize) {
+        let followers = self.followers.iter_mut().map(|(_, setup)| setup);
+        for setup in followers.chain([&mut self.setup]) {
+            setup.trainer_config.micro_batch_size = rows;
+        }
     }
 
     /// Of the model, and of the adapter if there is one.
@@ -65,39 +82,76 @@ impl Variant {
         self.setup.config.precision.into()
     }
 
-    /// The data, and its first batch.
-    pub(super) fn open_data(&self) -> Result<(Pipeline, Batch), Failure> {
+    /// The data, and its first `count` micro-batches. Error: there are not as many.
+    pub(super) fn open_data(&self, count: usize) -> Result<(Pipeline, Vec<Batch>), Failure> {
         let data = self.setup.open_data(&self.composition, None)?;
-        let batch = data.train(None).and_then(|mut loader| loader.next_batch());
-        match batch.map_err(Failure::run)? {
-            Some(batch) => Ok((data, batch)),
-            None => Err(Failure::run(tt_train::Error::NoData)),
+        let mut loader = data.train(None).map_err(Failure::run)?;
+        let batches = std::iter::from_fn(|| loader.next_batch().transpose());
+        let batches: Result<Vec<_>, _> = batches.take(count).collect();
+        let batches = batches.map_err(Failure::run)?;
+        drop(loader);
+        match batches.len() {
+            0 => Err(Failure::run(tt_train::Error::NoData)),
+            found if found < count => {
+                let why =
+                    format!("the data has {found} micro-batches, and there are {count} ranks");
+                Err(tt_train::Error::Variants(why).into())
+            }
+            _ => Ok((data, batches)),
         }
     }
 
-    /// The run as it would be trained, before its first step.
-    pub(super) fn prepare(self, data: Pipeline) -> Result<Prepared, Failure> {
-        // The length of a run changes rates alone, and counting it may take reading all of the data.
-        let run_length = Some(self.setup.trainer_config.max_steps.unwrap_or(1000));
-        let stop = StopFlag::default();
-        let job = job::assemble(
-            self.setup,
-            &self.composition,
-            data,
-            None,
-            run_length,
-            stop,
-            None,
-        )?;
-        job.prepare().map_err(Failure::from)
+    /// Makes the step of `observer` on all ranks, as it would be trained; gives what the first has to say of it.
+    pub(super) fn run(self, data: Pipeline, observer: &Observer) -> Result<Observed, Failure> {
+        let Self {
+            composition,
+            setup,
+            followers,
+            ..
+        } = self;
+        let timeout = setup.config.dist.timeout_seconds.map(Duration::from_secs);
+        let follow = |(composition, setup): (Composition, Setup), world| {
+            let data = setup.open_data(&composition, None)?;
+            observer.observe(prepare(setup, &composition, data, Some(world))?)?;
+            Ok(())
+        };
+        ranks::run(Others::Threads(followers), timeout, follow, |world| {
+            Ok(observer.observe(prepare(setup, &composition, data, world)?)?)
+        })
     }
 
     pub(super) fn shown(&self) -> Shown {
         Shown {
             name: self.name,
             overrides: self.overrides.clone(),
+            ranks: self.num_ranks(),
         }
     }
+}
+
+/// The run as a rank would train it, before its first step.
+fn prepare(
+    setup: Setup,
+    composition: &Composition,
+    data: Pipeline,
+    world: Option<Arc<dyn Communicator>>,
+) -> Result<Prepared, Failure> {
+    // The length of a run changes rates alone, and counting it may take reading all of the data.
+    let run_length = Some(setup.trainer_config.max_steps.unwrap_or(1000));
+    let stop = StopFlag::default();
+    let job = job::assemble(setup, composition, data, None, run_length, stop, world)?;
+    job.prepare().map_err(Failure::from)
+}
+
+/// The rows of a micro-batch for both. Several ranks have smaller ones where that shares them out evenly, which is no
+/// difference of what they compute.
+pub(super) fn rows_for_both(a: &Variant, b: &Variant) -> usize {
+    let rows = |it: &Variant| it.setup.trainer_config.micro_batch_size;
+    let (mut divisor, mut rest) = (rows(a), rows(b));
+    while rest > 0 {
+        (divisor, rest) = (rest, divisor % rest);
+    }
+    divisor
 }
 
 /// The overrides in one value of `--a` or `--b`: several are separated by blanks, outside quotes and brackets. What is no

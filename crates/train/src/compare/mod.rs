@@ -2,8 +2,8 @@
 //!
 //! The first variant is recorded ([`Recording::of`]), the second compared with it as it computes
 //! ([`Recording::compare`]), so that one set of values is held, in f32 on the host: what goes into modules and comes out
-//! of them, their gradients, and three times the parameters (values, gradients, updates). Tensors are compared in the
-//! order in which the first variant has computed them, so the first that diverges is where to look: what it was made of
+//! of them, their gradients, and three times the parameters (values, gradients, updates). Of a variant on several ranks
+//! that is what the first rank holds, whatever is shared out. Tensors are compared in the in which the first variant has computed them, micro-batch by micro-batch, so the first that diverges is where to look: what it was made of
 //! agreed. Both optimizers are given the gradients of the first variant: many make the same step of a small gradient as
 //! of a large one, so that of gradients that are noise they would make updates that have nothing in common.
 
@@ -12,18 +12,17 @@ mod probe;
 mod tolerance;
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tt_collators::Batch;
 use tt_nn::ParamSpec;
 use tt_tensor::Precision;
 
 pub use difference::Difference;
-pub use probe::Role;
+pub use probe::{Observed, Observer, Role};
 pub use tolerance::Tolerance;
 
 use crate::error::{Error, Result};
-use crate::job::Prepared;
 use probe::{Key, Seen, Sink, Start, Step, Weights};
 
 /// A step of the first variant.
@@ -32,7 +31,7 @@ pub struct Recording {
     step: Step,
     weights: Weights,
     classes: HashMap<String, &'static str>,
-    batch: Batch,
+    batches: Vec<Batch>,
     precision: Precision,
     /// By position in `seen`, what a change of the weights did to the tensor; empty if that was not measured.
     sensitivity: Vec<f64>,
@@ -71,6 +70,8 @@ pub struct Compared {
     pub tensor: String,
     /// Of a module that is used several times: which time, from 0, in the order of the pass.
     pub call: usize,
+    /// Of a step of several micro-batches: which of them, from 0; `None` for what is of the whole step.
+    pub micro_batch: Option<usize>,
     /// Of the module `tensor`.
     pub class: Option<&'static str>,
     /// The module whose code has computed it, and its class; "" for the model itself, the loss and the optimizer.
@@ -133,36 +134,61 @@ pub fn check_parameters(a: &[ParamSpec], b: &[ParamSpec]) -> Result<()> {
     )))
 }
 
-/// That two batches are the same.
-pub fn check_batches(a: &Batch, b: &Batch) -> Result<()> {
-    let differs = if (a.rows, a.seq_len) != (b.rows, b.seq_len) {
-        let sizes = |batch: &Batch| format!("{} x {}", batch.rows, batch.seq_len);
-        format!("{} tokens in A and {} in B", sizes(a), sizes(b))
-    } else if a != b {
-        "of one shape, but not the same tokens".to_owned()
-    } else {
-        return Ok(());
+/// That two variants have the same micro-batches.
+pub fn check_batches(a: &[Batch], b: &[Batch]) -> Result<()> {
+    let mut pairs = a.iter().zip(b);
+    let differs = match pairs.find(|(a, b)| a != b) {
+        None if a.len() == b.len() => return Ok(()),
+        None => format!("{} micro-batches in A and {} in B", a.len(), b.len()),
+        Some((a, b)) if (a.rows, a.seq_len) != (b.rows, b.seq_len) => {
+            let sizes = |batch: &Batch| format!("{} x {}", batch.rows, batch.seq_len);
+            format!("{} tokens in A and {} in B", sizes(a), sizes(b))
+        }
+        Some(_) => "of one shape, but not the same tokens".to_owned(),
     };
     Err(Error::Variants(format!(
         "their first batches differ: {differs}; `data`, `seed` and `trainer.micro_batch_size` must be the same"
     )))
 }
 
+/// Has a step observed by all ranks that `run` makes it on; gives what is said of it by the first, and what was seen.
+fn watch<S: Sink, E: From<Error>>(
+    batches: &[Batch],
+    start: Option<Start>,
+    sink: S,
+    run: impl FnOnce(&Observer) -> std::result::Result<Observed, E>,
+) -> std::result::Result<(S, Observed), E> {
+    let sink = Arc::new(Mutex::new(Some(sink)));
+    let observed = run(&Observer::new(batches, start, sink.clone()))?;
+    let mut sink = sink.lock().unwrap_or_else(PoisonError::into_inner);
+    Ok((sink.take().expect("taken once"), observed))
+}
+
 impl Recording {
-    /// Makes a step of `prepared` on `batch`.
-    pub fn of(prepared: Prepared, batch: &Batch) -> Result<Self> {
-        let classes = tt_models::modules(&*prepared.training.model)?;
-        let classes = classes
-            .into_iter()
-            .map(|(path, class)| (path.to_string(), class));
-        let precision = prepared.training.precision;
-        let (recorder, step, weights) = probe::observe(prepared, batch, None, Recorder::default())?;
+    /// Of a step on `batches`, which `run` makes: all ranks of the variant [observe](Observer::observe), and the first's
+    /// word is given back.
+    pub fn of<E: From<Error>>(
+        batches: &[Batch],
+        run: impl FnOnce(&Observer) -> std::result::Result<Observed, E>,
+    ) -> std::result::Result<Self, E> {
+        let (mut recorder, observed) = watch(batches, None, Recorder::default(), run)?;
+        // Ranks have run theirs side by side.
+        recorder.seen.sort_by_key(|kept| {
+            let micro_batch = kept.key.micro_batch;
+            (micro_batch.is_none() && batches.len() > 1, micro_batch)
+        });
+        let Observed {
+            step,
+            weights,
+            classes,
+            precision,
+        } = observed;
         Ok(Self {
             seen: recorder.seen,
             step,
             weights,
-            classes: classes.collect(),
-            batch: batch.clone(),
+            classes,
+            batches: batches.to_vec(),
             precision,
             sensitivity: Vec::new(),
         })
@@ -175,7 +201,11 @@ impl Recording {
 
     /// Makes the step a second time, of the same variant, with every weight changed by the roundoff of `other`, the second
     /// variant's precision, or of its own: what that does to a tensor, rounding may do.
-    pub fn measure_sensitivity(&mut self, again: Prepared, other: Precision) -> Result<()> {
+    pub fn measure_sensitivity<E: From<Error>>(
+        &mut self,
+        other: Precision,
+        again: impl FnOnce(&Observer) -> std::result::Result<Observed, E>,
+    ) -> std::result::Result<(), E> {
         let roundoff = |precision| tolerance::unit_roundoff(precision);
         let relative = f64::max(roundoff(self.precision), roundoff(other));
         let start = Start {
@@ -188,7 +218,7 @@ impl Recording {
             noise: self.noise(),
             recorded: std::mem::take(&mut self.seen),
         };
-        let (measurer, ..) = probe::observe(again, &self.batch, Some(start), measurer)?;
+        let (measurer, _) = watch(&self.batches, Some(start), measurer, again)?;
         self.seen = measurer.recorded;
         self.sensitivity = measurer.sensitivity;
         Ok(())
@@ -208,23 +238,29 @@ impl Recording {
         tolerance::NOISE_FLOOR * f64::from(self.step.grad_norm) * f64::from(self.step.weight)
     }
 
-    /// Makes the same step of `prepared`, from the recorded weights, and compares.
+    /// Compares with the same step of the second variant, in the precision `other`, which `run` makes from the recorded
+    /// weights.
     ///
     /// `relative` is the tolerance; without it, it is that of the variants' precisions.
-    pub fn compare(self, prepared: Prepared, relative: Option<f64>) -> Result<Comparison> {
+    pub fn compare<E: From<Error>>(
+        self,
+        other: Precision,
+        relative: Option<f64>,
+        run: impl FnOnce(&Observer) -> std::result::Result<Observed, E>,
+    ) -> std::result::Result<Comparison, E> {
         let (gradients, noise) = (self.gradients(), self.noise());
         let Self {
             seen,
             step,
             weights,
             classes,
-            batch,
+            batches,
             precision,
             sensitivity,
         } = self;
         let tolerance = match relative {
             Some(relative) => Tolerance::uniform(relative),
-            None => Tolerance::between(precision, prepared.training.precision),
+            None => Tolerance::between(precision, other),
         };
         let start = Start {
             weights: weights.clone(),
@@ -243,7 +279,7 @@ impl Recording {
             noise,
             only_second: Vec::new(),
         };
-        let (comparer, other, _) = probe::observe(prepared, &batch, Some(start), comparer)?;
+        let (comparer, Observed { step: other, .. }) = watch(&batches, Some(start), comparer, run)?;
         let only_first = comparer.recorded.into_iter().flatten();
         let only_first = only_first.map(|kept| (kept.key.role, kept.key.tensor));
         let tensors: Vec<Compared> = comparer.compared.into_iter().flatten().collect();
@@ -271,10 +307,14 @@ fn index(seen: &[Kept]) -> HashMap<Key, usize> {
     seen.iter().map(|kept| kept.key.clone()).zip(0..).collect()
 }
 
-/// For each tensor, how many outputs of modules and gradients of outputs there are up to it.
+/// For each tensor, how many outputs of modules and gradients of outputs of its micro-batch there are up to it.
 fn roundings(seen: &[Kept]) -> Vec<usize> {
-    let mut count = 0;
+    let (mut count, mut micro_batch) = (0, None);
     let counted = seen.iter().map(|kept| {
+        let of = kept.key.micro_batch;
+        if of.is_some() && of != micro_batch {
+            (count, micro_batch) = (0, of);
+        }
         count += usize::from(matches!(kept.key.role, Role::Output | Role::OutputGradient));
         count
     });
@@ -364,7 +404,12 @@ impl Sink for Comparer {
 
 impl Comparer {
     fn compare(&self, a: Kept, b: &[f32], index: usize) -> Compared {
-        let Key { role, tensor, call } = a.key;
+        let Key {
+            role,
+            tensor,
+            call,
+            micro_batch,
+        } = a.key;
         let difference = match role {
             Role::Update => {
                 // A weight is stored rounded, before and after: to less than a unit in its last place.
@@ -388,6 +433,7 @@ impl Comparer {
         Compared {
             role,
             call,
+            micro_batch,
             class: self.classes.get(&tensor).copied(),
             within_class: self.classes.get(&a.within).copied(),
             within: a.within,
@@ -410,6 +456,7 @@ mod tests {
                 role,
                 tensor: tensor.to_owned(),
                 call: 0,
+                micro_batch: None,
             },
             within: String::new(),
             shape: vec![values.len()],

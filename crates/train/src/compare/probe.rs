@@ -3,7 +3,12 @@
 //!
 //! Values are handed over in the order in which they are computed. Gradients are those of the summed loss, whatever the
 //! loss scale. Of a module that is recomputed the first run is seen.
+//!
+//! Of a step of several micro-batches each is seen apart, by whichever rank runs it. Gradients of weights are then seen
+//! once, as they are when all are summed; the first rank puts them together, and weights too, from the parts of all.
 
+use std::borrow::Cow;
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,13 +16,15 @@ use serde::Serialize;
 use tt_collators::Batch;
 use tt_nn::{Hooks, ModulePath, ParamTree};
 use tt_optimizers::Optimizers;
-use tt_tensor::{DType, Parameter, Seed, Tensor};
+use tt_sharding::{Pieces, Sharded};
+use tt_tensor::{DType, Device, Parameter, Precision, Seed, Shard, Tensor};
 
 use crate::Loss;
 use crate::error::Result;
 use crate::guard::Verdict;
 use crate::job::Prepared;
 use crate::step::num_targets;
+use crate::training::Training;
 
 /// What a tensor is to the step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
@@ -49,6 +56,8 @@ pub(super) struct Key {
     pub(super) tensor: String,
     /// Of a module that is used several times: which time, from 0, in the order of the pass.
     pub(super) call: usize,
+    /// Of a step of several: which micro-batch, from 0; `None` for what is of the whole step.
+    pub(super) micro_batch: Option<usize>,
 }
 
 /// A tensor of a step, on the host.
@@ -63,6 +72,15 @@ pub(super) struct Seen {
 /// Takes the tensors of a step as they come.
 pub(super) trait Sink: Send + 'static {
     fn see(&mut self, seen: Seen);
+}
+
+/// Until it is taken.
+impl<S: Sink> Sink for Option<S> {
+    fn see(&mut self, seen: Seen) {
+        if let Some(sink) = self {
+            sink.see(seen);
+        }
+    }
 }
 
 /// What a step came to.
@@ -83,69 +101,130 @@ pub(super) struct Start {
     pub(super) gradients: HashMap<String, Arc<[f32]>>,
 }
 
-/// Makes a step on `batch`. Gives back the weights before it.
-pub(super) fn observe<S: Sink>(
-    prepared: Prepared,
-    batch: &Batch,
+/// A step that is to be made and looked at, by one rank or together by all that share a model.
+pub struct Observer {
+    batches: Vec<Batch>,
     start: Option<Start>,
-    sink: S,
-) -> Result<(S, Step, Weights)> {
-    let Prepared {
-        mut training,
-        trainer,
-        ..
-    } = prepared;
-    let (weights, gradients) = match start {
-        Some(Start { weights, gradients }) => {
-            weights.load(&training.params)?;
-            (weights, Some(gradients))
-        }
-        None => (Weights::read(&training.params)?, None),
-    };
-    training.step = step_of_highest_rate(&training.optimizers);
+    sink: Arc<Mutex<dyn Sink>>,
+}
 
-    let probe = Arc::new(Probe::new(sink));
-    let batches = std::slice::from_ref(batch);
-    let seed = training.guard.backward_seed(num_targets(batches));
-    let seer = probe.clone();
-    training.on_gradient(Arc::new(move |parameter| seer.see_gradient(parameter)));
-    let mut totals = training.accumulate(batches, |fwd, model, batch| {
-        let fwd = fwd.clone().with_hooks(probe.clone());
-        let loss = trainer.loss(&fwd, model, batch)?;
-        probe.turn(&loss, seed)?;
-        Ok(loss)
-    })?;
-    let weight = read(&totals.weight)?.iter().sum();
-    for (path, values) in gradients.iter().flatten() {
-        let parameter = training.params.get(path)?;
-        let values: Vec<f32> = values.iter().map(|value| value * seed).collect();
-        let grad = Tensor::from_slice(&values, parameter.shape(), training.device)?;
-        parameter.set_grad(grad);
-    }
-    training.reduce(&mut totals)?;
-    let judgement = training.judge(&totals)?;
-    let output = training.take_step(judgement)?;
-    let mut state = probe.state();
-    let grad_norm = output.numbers.grad_norm;
-    state.see(Role::GradNorm, "grad_norm", "", &[], vec![grad_norm]);
-    for (spec, parameter) in training.params.iter() {
-        let before = weights.get(&spec.path);
-        if let (true, Some(before)) = (parameter.is_trainable(), before) {
-            let after = read(&parameter.value())?;
-            let moved = after.iter().zip(before);
-            let moved = moved.map(|(after, before)| after - before).collect();
-            state.see(Role::Update, &spec.path, "", &spec.shape, moved);
+/// What a rank has to say of the step it has made.
+pub struct Observed {
+    pub(super) step: Step,
+    /// Those before it, on the first rank.
+    pub(super) weights: Weights,
+    /// Of the modules, by path.
+    pub(super) classes: HashMap<String, &'static str>,
+    pub(super) precision: Precision,
+}
+
+impl Observer {
+    pub(super) fn new(batches: &[Batch], start: Option<Start>, sink: Arc<Mutex<dyn Sink>>) -> Self {
+        Self {
+            batches: batches.to_vec(),
+            start,
+            sink,
         }
     }
-    let step = Step {
-        loss: output.numbers.loss,
-        grad_norm,
-        weight,
-        is_applied: matches!(output.verdict, Verdict::Apply | Verdict::Warn(_)),
-        lr: output.lr,
-    };
-    let sink = state.sink.take().expect("taken once");
-    Ok((sink, step, weights))
+
+    /// Makes this rank's part of the step.
+    pub fn observe(&self, prepared: Prepared) -> Result<Observed> {
+        let Prepared {
+            mut training,
+            trainer,
+            ..
+        } = prepared;
+        let ranks = training.ranks.clone();
+        let whole =
+            |part: &Tensor, parameter: &Parameter| whole(part, parameter.shard(), ranks.as_deref());
+        let weights = match &self.start {
+            Some(start) => {
+                start.weights.load(&training)?;
+                start.weights.clone()
+            }
+            None => Weights::read(&training.params, whole)?,
+        };
+        training.step = step_of_highest_rate(&training.optimizers);
+
+        let share = training.reduce.share();
+        let own: Vec<Batch> = share.of(&self.batches).map(Cow::into_owned).collect();
+        let count = self.batches.len();
+        let seed = training.guard.backward_seed(num_targets(&self.batches));
+        let probe = Arc::new(Probe::new(self.sink.clone()));
+        // Then gradients of weights are complete among those of modules, and are seen there.
+        let is_one_pass = count == 1;
+        if is_one_pass {
+            let seer = probe.clone();
+            training.on_gradient(Arc::new(move |parameter| seer.see_gradient(parameter)));
+        }
+        let passes = Cell::new(0);
+        let mut totals = training.accumulate(&own, |fwd, model, batch| {
+            let micro_batch = share.index(passes.replace(passes.get() + 1));
+            probe.begin((!is_one_pass).then_some(micro_batch), micro_batch < count);
+            let fwd = fwd.clone().with_hooks(probe.clone());
+            let loss = trainer.loss(&fwd, model, batch)?;
+            probe.turn(&loss, seed)?;
+            Ok(loss)
+        })?;
+        probe.begin_end(share.rank == 0);
+        training.reduce(&mut totals)?;
+        let weight = read(&totals.weight)?.iter().sum();
+        let params: Vec<_> = training.params.iter().collect();
+        if !is_one_pass {
+            // The last first, as the backward pass makes them.
+            for (spec, parameter) in params.iter().rev() {
+                if let Some(grad) = parameter.grad() {
+                    let values = whole(&grad, parameter)?;
+                    let values = values.iter().map(|value| value / seed).collect();
+                    let mut state = probe.state();
+                    let module = module_of(&spec.path);
+                    state.see(
+                        Role::WeightGradient,
+                        &spec.path,
+                        module,
+                        &spec.shape,
+                        values,
+                    );
+                }
+            }
+        }
+        let gradients = self.start.as_ref().map(|start| &start.gradients);
+        for (path, values) in gradients.into_iter().flatten() {
+            let parameter = training.params.get(path)?;
+            let values: Vec<f32> = values.iter().map(|value| value * seed).collect();
+            parameter.set_grad(part(&values, parameter.shard(), training.device)?);
+        }
+        let judgement = training.judge(&totals)?;
+        let output = training.take_step(judgement)?;
+        let grad_norm = output.numbers.grad_norm;
+        let mut state = probe.state();
+        state.see(Role::GradNorm, "grad_norm", "", &[], vec![grad_norm]);
+        for (spec, parameter) in training.params.iter() {
+            let before = weights.get(&spec.path);
+            if let (true, Some(before)) = (parameter.is_trainable(), before) {
+                let after = whole(&parameter.local(), parameter)?;
+                let moved = after.iter().zip(before);
+                let moved = moved.map(|(after, before)| after - before).collect();
+                state.see(Role::Update, &spec.path, "", &spec.shape, moved);
+            }
+        }
+        let classes = tt_models::modules(&*training.model)?;
+        let classes = classes.into_iter();
+        Ok(Observed {
+            step: Step {
+                loss: output.numbers.loss,
+                grad_norm,
+                weight,
+                is_applied: matches!(output.verdict, Verdict::Apply | Verdict::Warn(_)),
+                lr: output.lr,
+            },
+            weights,
+            classes: classes
+                .map(|(path, class)| (path.to_string(), class))
+                .collect(),
+            precision: training.precision,
+        })
+    }
 }
 
 /// Where updates are largest, and say most: a warmup begins at a rate of 0, which would change nothing.
@@ -167,10 +246,14 @@ fn step_of_highest_rate(optimizers: &Optimizers) -> u64 {
 pub(super) struct Weights(Arc<HashMap<String, Vec<f32>>>);
 
 impl Weights {
-    fn read(params: &ParamTree) -> Result<Self> {
-        let values = params
-            .iter()
-            .map(|(spec, parameter)| Ok((spec.path.clone(), read(&parameter.value())?)));
+    fn read(
+        params: &ParamTree,
+        whole: impl Fn(&Tensor, &Parameter) -> Result<Vec<f32>>,
+    ) -> Result<Self> {
+        let values = params.iter().map(|(spec, parameter)| {
+            let values = whole(&parameter.local(), parameter)?;
+            Ok((spec.path.clone(), values))
+        });
         Ok(Self(Arc::new(values.collect::<Result<_>>()?)))
     }
 
@@ -193,14 +276,15 @@ impl Weights {
     }
 
     /// Puts them into parameters of the same paths and shapes.
-    fn load(&self, params: &ParamTree) -> Result<()> {
-        for (spec, parameter) in params.iter() {
+    fn load(&self, training: &Training) -> Result<()> {
+        for (spec, parameter) in training.params.iter() {
             if let Some(values) = self.0.get(&spec.path) {
-                let old = parameter.value();
-                let new = Tensor::from_slice(values, spec.shape.clone(), old.device())?;
+                let old = parameter.local();
+                let new = part(values, parameter.shard(), old.device())?;
                 parameter.set(new.to_dtype(old.dtype())?)?;
             }
         }
+        training.reduce.forget();
         Ok(())
     }
 
@@ -221,11 +305,46 @@ fn read(tensor: &Tensor) -> tt_tensor::Result<Vec<f32>> {
     tensor.detach().to_dtype(DType::F32)?.to_vec()
 }
 
-/// Sees the tensors of a step.
-struct Probe<S>(Mutex<State<S>>);
+/// The part of `values`, which are the whole, that is held here.
+fn part(values: &[f32], shard: &Shard, device: Device) -> tt_tensor::Result<Tensor> {
+    if shard.is_whole() {
+        return Tensor::from_slice(values, shard.shape(), device);
+    }
+    let runs = shard.runs().flat_map(|run| &values[run]);
+    let own: Vec<f32> = runs.copied().collect();
+    Tensor::from_slice(&own, shard.local_shape(), device)
+}
 
-struct State<S> {
-    sink: Option<S>,
+/// The whole of which `part` is held here, on the first of the ranks that share it; on the others, nothing. All of them do
+/// this together.
+fn whole(part: &Tensor, shard: &Shard, ranks: Option<&Sharded>) -> Result<Vec<f32>> {
+    let Some(ranks) = ranks else {
+        return Ok(read(part)?);
+    };
+    let part = part.detach().to_dtype(DType::F32)?;
+    let count = shard.shape().iter().product();
+    let mut bytes = Vec::new();
+    Pieces::new(part, shard, ranks.world())?.append::<f32>(0..count, &mut bytes)?;
+    if ranks.world().rank() > 0 {
+        return Ok(Vec::new());
+    }
+    let values = bytes.chunks_exact(size_of::<f32>());
+    Ok(values.map(bytemuck::pod_read_unaligned).collect())
+}
+
+fn module_of(parameter: &str) -> &str {
+    let split = parameter.rsplit_once('.');
+    split.map_or("", |(module, _)| module)
+}
+
+/// Sees the tensors of a step.
+struct Probe(Mutex<State>);
+
+struct State {
+    sink: Arc<Mutex<dyn Sink>>,
+    /// What is seen is another rank's to tell.
+    is_blind: bool,
+    micro_batch: Option<usize>,
     /// The modules that the pass is within, the innermost last.
     within: Vec<String>,
     /// Tensors seen so far, of modules that are used several times.
@@ -234,17 +353,37 @@ struct State<S> {
     scale: Option<f32>,
 }
 
-impl<S: Sink> Probe<S> {
-    fn new(sink: S) -> Self {
+impl Probe {
+    fn new(sink: Arc<Mutex<dyn Sink>>) -> Self {
         Self(Mutex::new(State {
-            sink: Some(sink),
+            sink,
+            is_blind: false,
+            micro_batch: None,
             within: Vec::new(),
             calls: HashMap::new(),
             scale: None,
         }))
     }
 
-    fn state(&self) -> MutexGuard<'_, State<S>> {
+    /// A pass begins; one that is not `real` is of rows that another rank has.
+    fn begin(&self, micro_batch: Option<usize>, is_real: bool) {
+        let mut state = self.state();
+        state.is_blind = !is_real;
+        state.micro_batch = micro_batch;
+        state.within.clear();
+        state.calls.clear();
+        state.scale = None;
+    }
+
+    /// All passes are over; what follows is told by one rank.
+    fn begin_end(&self, is_first: bool) {
+        let mut state = self.state();
+        state.is_blind = !is_first;
+        state.micro_batch = None;
+        state.calls.clear();
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
         // What a panic could leave half changed is only looked at here.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -264,15 +403,14 @@ impl<S: Sink> Probe<S> {
     fn see_gradient(&self, parameter: &Parameter) -> tt_tensor::Result<()> {
         if let Some(grad) = parameter.grad() {
             let path = parameter.path();
-            let module = path.rsplit_once('.').map_or("", |(module, _)| module);
             self.state()
-                .see_tensor(Role::WeightGradient, path, module, &grad)?;
+                .see_tensor(Role::WeightGradient, path, module_of(path), &grad)?;
         }
         Ok(())
     }
 }
 
-impl<S: Sink> State<S> {
+impl State {
     fn see_tensor(
         &mut self,
         role: Role,
@@ -280,6 +418,9 @@ impl<S: Sink> State<S> {
         within: &str,
         seen: &Tensor,
     ) -> tt_tensor::Result<()> {
+        if self.is_blind {
+            return Ok(());
+        }
         let mut values = read(seen)?;
         if let Some(scale) = self.scale {
             values.iter_mut().for_each(|value| *value *= scale);
@@ -289,21 +430,24 @@ impl<S: Sink> State<S> {
     }
 
     fn see(&mut self, role: Role, tensor: &str, within: &str, shape: &[usize], values: Vec<f32>) {
+        if self.is_blind {
+            return;
+        }
         let calls = self.calls.entry((role, tensor.to_owned())).or_default();
         let key = Key {
             role,
             tensor: tensor.to_owned(),
             call: *calls,
+            micro_batch: self.micro_batch,
         };
         *calls += 1;
-        if let Some(sink) = &mut self.sink {
-            sink.see(Seen {
-                key,
-                within: within.to_owned(),
-                shape: shape.to_vec(),
-                values,
-            });
-        }
+        let mut sink = self.sink.lock().unwrap_or_else(PoisonError::into_inner);
+        sink.see(Seen {
+            key,
+            within: within.to_owned(),
+            shape: shape.to_vec(),
+            values,
+        });
     }
 
     /// The innermost module that the pass is within.
@@ -316,7 +460,7 @@ impl<S: Sink> State<S> {
     }
 }
 
-impl<S: Sink> Hooks for Probe<S> {
+impl Hooks for Probe {
     fn enter_forward(&self, module: &ModulePath, input: &Tensor) -> tt_nn::Result<()> {
         let mut state = self.state();
         if state.is_backward() {
