@@ -8,7 +8,7 @@ use tt_nn::ParamTree;
 use tt_tensor::{Parameter, Shard, Tensor, UpdateRule, fused};
 
 use crate::error::Result;
-use crate::metrics::StepMetrics;
+use crate::metrics::{Metric, StepMetrics};
 use crate::state::restored;
 use crate::{LoadSlot, Optimizer, Slot, StepContext};
 
@@ -306,10 +306,8 @@ impl Optimizer for Adafactor {
     fn step(&mut self, context: &StepContext) -> Result<()> {
         self.step += 1;
         let (t, form) = (self.step, &self.form);
-        self.metrics.start(
-            context.wants_metrics,
-            self.entries.iter().map(|e| &e.parameter),
-        )?;
+        self.metrics
+            .start(context, self.entries.iter().map(|e| &e.parameter))?;
         self.divisors.clear();
         for (slot, entry) in self.entries.iter_mut().enumerate() {
             // Another rank may have it all.
@@ -358,18 +356,22 @@ impl Optimizer for Adafactor {
             };
             let one = Tensor::ones(1, value.device())?;
             fused::optimizer_step(&rule, &value, &update, &one, &[], self.metrics.slot(slot))?;
-            if context.wants_metrics {
+            if context.counts(&entry.parameter) {
                 self.divisors.push(divisor.reshape(1)?);
             }
         }
         Ok(())
     }
 
-    fn metrics(&self) -> Result<Vec<(String, Tensor)>> {
+    fn metrics(&self) -> Result<Vec<Metric>> {
         let mut named = self.metrics.named(false)?;
-        if !self.divisors.is_empty() {
-            let mean = Tensor::cat(&self.divisors, 0)?.mean(&[0])?;
-            named.push(("clip_divisor".to_owned(), mean));
+        if let Some(first) = named.first() {
+            let sum = match &self.divisors[..] {
+                [] => Tensor::zeros(1, first.sums.device())?,
+                divisors => Tensor::cat(divisors, 0)?.sum_all()?,
+            };
+            let count = self.divisors.len();
+            named.push(Metric::mean("clip_divisor", &sum, count)?);
         }
         Ok(named)
     }

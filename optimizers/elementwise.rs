@@ -10,7 +10,7 @@ use tt_nn::ParamTree;
 use tt_tensor::{Parameter, Tensor, UpdateRule, fused};
 
 use crate::error::Result;
-use crate::metrics::StepMetrics;
+use crate::metrics::{Metric, StepMetrics};
 use crate::state::{StateDtype, restored};
 use crate::{LoadSlot, MakeOptimizer, Optimizer, Slot, StepContext};
 
@@ -109,7 +109,7 @@ impl<R: Rule> Optimizer for Elementwise<R> {
     fn step(&mut self, context: &StepContext) -> Result<()> {
         self.step += 1;
         let parameters = self.entries.iter().map(|entry| &entry.parameter);
-        self.metrics.start(context.wants_metrics, parameters)?;
+        self.metrics.start(context, parameters)?;
         for (slot, entry) in self.entries.iter().enumerate() {
             // A parameter that no loss depended on in this step keeps its value and its state.
             let Some(grad) = entry.parameter.take_grad() else {
@@ -128,7 +128,7 @@ impl<R: Rule> Optimizer for Elementwise<R> {
         Ok(())
     }
 
-    fn metrics(&self) -> Result<Vec<(String, Tensor)>> {
+    fn metrics(&self) -> Result<Vec<Metric>> {
         self.metrics.named(self.rule.reports_sign_agreement())
     }
 

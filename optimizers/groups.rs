@@ -1,12 +1,13 @@
 //! The optimizers of a run: usually one, or several that share the parameters out among them.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use tt_nn::{ParamSpec, ParamTree, PathGlob};
 use tt_tensor::{Shard, Tensor};
 
 use crate::error::{Error, Result};
-use crate::{Optimizer, Schedule, Slot, StepContext};
+use crate::{Metric, Optimizer, Schedule, Slot, StepContext};
 
 /// The name of the optimizer of a run that has one.
 pub const MAIN: &str = "main";
@@ -57,7 +58,8 @@ impl Optimizers {
             .map(move |it| (it.name.as_str(), it.rate(step)))
     }
 
-    /// Steps all of them as step `step`, counted from 0, on `params`. `grad_scale` is [`StepContext::grad_scale`].
+    /// Steps all of them as step `step`, counted from 0, on `params`. `grad_scale` and `counted` are the
+    /// [`StepContext`]'s.
     ///
     /// Errors name the optimizer, also one that breaks its contract, as far as that shows without reading a weight.
     pub fn step(
@@ -66,12 +68,14 @@ impl Optimizers {
         step: u64,
         grad_scale: &Tensor,
         wants_metrics: bool,
+        counted: Option<Arc<HashSet<String>>>,
     ) -> Result<()> {
         for it in &mut self.0 {
             let context = StepContext {
                 lr: it.rate(step),
                 grad_scale: grad_scale.clone(),
                 wants_metrics,
+                counted: counted.clone(),
             };
             it.step(&context).map_err(|error| it.named(error))?;
         }
@@ -101,11 +105,12 @@ impl Optimizers {
     }
 
     /// [`Optimizer::metrics`] of all; of several, under `<name>_<metric>`.
-    pub fn metrics(&self) -> Result<Vec<(String, Tensor)>> {
+    pub fn metrics(&self) -> Result<Vec<Metric>> {
         let mut all = Vec::new();
         for it in &self.0 {
-            for (metric, value) in it.optimizer.metrics()? {
-                all.push((self.qualified(&it.name, &metric), value));
+            for metric in it.optimizer.metrics()? {
+                let name = self.qualified(&it.name, &metric.name);
+                all.push(Metric { name, ..metric });
             }
         }
         Ok(all)
@@ -375,12 +380,12 @@ mod tests {
 
         let (_, params) = scheduled(MAIN, "**");
         let scale = Tensor::ones(1, Device::Cpu).unwrap();
-        both.step(&params, 0, &scale, true).unwrap();
+        both.step(&params, 0, &scale, true, None).unwrap();
         let names: Vec<_> = both
             .metrics()
             .unwrap()
             .into_iter()
-            .map(|(name, _)| name)
+            .map(|metric| metric.name)
             .collect();
         let expected = [
             "layers_update_rms",

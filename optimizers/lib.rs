@@ -12,7 +12,7 @@
 //! let tape = Tape::new();
 //! tape.backward(&tape.watch(params.get("w")?).sqr()?.sum_all()?)?;
 //! let grad_scale = Tensor::ones(1, Device::Cpu)?;
-//! optimizer.step(&StepContext { lr: 0.1, grad_scale, wants_metrics: false })?;
+//! optimizer.step(&StepContext { lr: 0.1, grad_scale, wants_metrics: false, counted: None })?;
 //! let w = params.get("w")?.value().to_vec::<f32>()?;
 //! assert!((w[0] - 0.9).abs() < 1e-6);
 //! # Ok(())
@@ -41,9 +41,12 @@ mod schedule_shapes;
 mod sgd;
 mod state;
 
+use std::collections::HashSet;
+use std::sync::Arc;
+
 use tt_config::{Diagnostics, Entry, Section, Table};
 use tt_nn::{ParamSpec, ParamTree};
-use tt_tensor::{Shard, Tensor};
+use tt_tensor::{Parameter, Shard, Tensor};
 
 pub use adafactor::{Adafactor, AdafactorConfig, TorchAdafactorConfig};
 pub use adagrad::{Adagrad, AdagradConfig};
@@ -53,6 +56,7 @@ pub use elementwise::{Elementwise, Rule};
 pub use error::{Error, Result};
 pub use groups::{Assignment, MAIN, Optimizers, Scheduled};
 pub use lion::{Lion, LionConfig};
+pub use metrics::Metric;
 pub use muon::{AdjustLr, Muon, MuonAdamWConfig, MuonConfig, NewtonSchulzDtype};
 pub use rmsprop::{RmsProp, RmsPropConfig};
 pub use schedule::{Schedule, ScheduleConfig, ScheduleError, SchedulePlan, Warmup};
@@ -72,6 +76,17 @@ pub struct StepContext {
     pub grad_scale: Tensor,
     /// Whether [`Optimizer::metrics`] will be asked for after this step.
     pub wants_metrics: bool,
+    /// Of several ranks, the parameters that this one counts in metrics, by path: over all of them each element is counted
+    /// once. `None`: all.
+    pub counted: Option<Arc<HashSet<String>>>,
+}
+
+impl StepContext {
+    /// Whether the parameter's part is to be in the sums of [`Optimizer::metrics`].
+    pub fn counts(&self, parameter: &Parameter) -> bool {
+        let counted = self.counted.as_deref();
+        self.wants_metrics && counted.is_none_or(|counted| counted.contains(parameter.path()))
+    }
 }
 
 /// One named tensor of an optimizer's state.
@@ -94,9 +109,9 @@ pub trait Optimizer: Send {
     /// One step on every parameter that has a gradient; the gradients are taken, and [`Optimizer::steps`] counts it.
     fn step(&mut self, context: &StepContext) -> Result<()>;
 
-    /// Numbers about the last step by name, f32 `[]`, still on the device. Asked for only after a step whose context wants
-    /// them, and logged beside the loss.
-    fn metrics(&self) -> Result<Vec<(String, Tensor)>> {
+    /// Numbers about the last step, still on the device. Asked for only after a step whose context wants them, and logged
+    /// beside the loss.
+    fn metrics(&self) -> Result<Vec<Metric>> {
         Ok(Vec::new())
     }
 

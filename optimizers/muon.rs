@@ -9,7 +9,7 @@ use tt_tensor::{Parameter, Tensor, UpdateRule, fused};
 
 use crate::adamw::{AdamW, AdamWConfig, default_betas, default_eps};
 use crate::error::{Error, Result};
-use crate::metrics::StepMetrics;
+use crate::metrics::{Metric, StepMetrics};
 use crate::state::{StateDtype, restored};
 use crate::{LoadSlot, Optimizer, Slot, StepContext};
 
@@ -262,10 +262,8 @@ impl Optimizer for Muon {
     fn step(&mut self, context: &StepContext) -> Result<()> {
         self.step += 1;
         let config = &self.config;
-        self.metrics.start(
-            context.wants_metrics,
-            self.entries.iter().map(|e| &e.parameter),
-        )?;
+        self.metrics
+            .start(context, self.entries.iter().map(|e| &e.parameter))?;
         self.singular = (Vec::new(), 0);
         for (slot, entry) in self.entries.iter_mut().enumerate() {
             // Another rank may have it all.
@@ -292,7 +290,7 @@ impl Optimizer for Muon {
             };
             let (value, one) = (entry.parameter.value(), Tensor::ones(1, update.device())?);
             fused::optimizer_step(&rule, &value, &update, &one, &[], self.metrics.slot(slot))?;
-            if context.wants_metrics {
+            if context.counts(&entry.parameter) {
                 let update = std::iter::once(update);
                 self.singular
                     .0
@@ -311,19 +309,21 @@ impl Optimizer for Muon {
         })
     }
 
-    fn metrics(&self) -> Result<Vec<(String, Tensor)>> {
+    fn metrics(&self) -> Result<Vec<Metric>> {
         let mut named = self.metrics.named(false)?;
-        let (squares, count) = &self.singular;
-        if !squares.is_empty() {
-            let squares = Tensor::cat(squares, 0)?.sum_all()?;
-            let rms = squares.affine(1.0 / *count as f64, 0.0)?.sqrt()?;
-            named.push(("singular_value_rms".to_owned(), rms));
+        if let Some(first) = named.first() {
+            let (squares, count) = &self.singular;
+            let sum = match &squares[..] {
+                [] => Tensor::zeros(1, first.sums.device())?,
+                squares => Tensor::cat(squares, 0)?.sum_all()?,
+            };
+            named.push(Metric::rms("singular_value_rms", &sum, *count)?);
         }
         let rest = self.rest.metrics()?;
-        named.extend(
-            rest.into_iter()
-                .map(|(name, x)| (format!("adamw_{name}"), x)),
-        );
+        named.extend(rest.into_iter().map(|it| Metric {
+            name: format!("adamw_{}", it.name),
+            ..it
+        }));
         Ok(named)
     }
 
@@ -419,6 +419,7 @@ mod tests {
                 lr: peak / 2.0,
                 grad_scale: Tensor::ones(1, Device::Cpu).unwrap(),
                 wants_metrics: false,
+                counted: None,
             };
             muon.step(&context).unwrap();
             let bias = bias.value().to_vec::<f32>().unwrap();

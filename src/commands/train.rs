@@ -111,8 +111,7 @@ fn train(
     }
     let sinks = std::mem::take(&mut setup.sinks);
     let with_report = setup.config.logging.report;
-    let histogram_interval = setup.config.logging.histogram_interval;
-    let histogram_interval = histogram_interval.filter(|&steps| steps > 0);
+    let histogram_interval = histogram_interval(&setup);
     let mut run = RunInfo {
         name: setup.config.name.clone(),
         project: setup.config.project.clone(),
@@ -246,6 +245,24 @@ fn train(
 
 /// Trains in another process than the first rank's, as that has decided.
 pub(crate) fn follow(task: Task, plugins: Plugins, processes: &Processes) -> Result<(), Failure> {
+    follow_as_told(task, plugins, processes).map_err(|failure| match failure {
+        Failure::Config(problems) => Failure::Config(of_rank_0(&problems)),
+        other => other,
+    })
+}
+
+/// Problems with a configuration that stands in no file here.
+fn of_rank_0(problems: &Diagnostics) -> Diagnostics {
+    let mut noted = Diagnostics::new();
+    for problem in problems.iter() {
+        noted.push(problem.clone().note(
+            "configs/resolved.yaml is no file: it is the configuration that rank 0 has sent, as its command prints it with --cfg job --resolve",
+        ));
+    }
+    noted
+}
+
+fn follow_as_told(task: Task, plugins: Plugins, processes: &Processes) -> Result<(), Failure> {
     let follower = Follower::told(&task, plugins)?;
     let config = &follower.setup.config;
     config.device.start_threads()?;
@@ -309,6 +326,7 @@ impl Follower {
         world: Arc<dyn Communicator>,
     ) -> Result<(), Failure> {
         let Self { composition, setup } = self;
+        let histogram_interval = histogram_interval(&setup);
         let data = setup.open_data(&composition, checkpoint.as_ref())?;
         let world = Some(world);
         let job = job::assemble(
@@ -320,8 +338,14 @@ impl Follower {
             stop,
             world,
         )?;
-        Ok(job.prepare()?.follow()?)
+        let prepared = job.prepare()?.with_histograms(histogram_interval);
+        Ok(prepared.follow()?)
     }
+}
+
+fn histogram_interval(setup: &Setup) -> Option<u64> {
+    let interval = setup.config.logging.histogram_interval;
+    interval.filter(|&steps| steps > 0)
 }
 
 /// Without a signal it was another process of the run that was asked to stop, by one, or somebody on the site of a sink.

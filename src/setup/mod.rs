@@ -109,13 +109,8 @@ impl Setup {
         }
         let trainer_config = config.as_mut().and_then(|config| config.trainer.take());
         let layout = match (&config, &trainer_config, &parts) {
-            (Some(config), Some(trainer_config), Some(parts)) => {
-                problems.take(sharding::check(
-                    config,
-                    composition,
-                    trainer_config,
-                    need == Need::Weights,
-                ));
+            (Some(config), Some(_), Some(parts)) => {
+                problems.take(sharding::check(config, composition, need == Need::Weights));
                 let (adapter, optimizers) = (parts.adapter.as_ref(), &parts.optimizers);
                 let layout =
                     sharding::layout(config, composition, &*parts.model, adapter, optimizers);

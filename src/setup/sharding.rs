@@ -86,7 +86,6 @@ fn check_keys(section: &Section<'_>) -> Result<(), Diagnostics> {
 pub(super) fn check(
     config: &AppConfig,
     composition: &Composition,
-    trainer: &TrainerConfig,
     is_to_run: bool,
 ) -> Result<(), Diagnostics> {
     const RANKS: &str = "device.ranks";
@@ -115,16 +114,6 @@ pub(super) fn check(
             "`{RANKS}`: {ranks}: each TPU takes a process, and they need MPI; this program was built without it: cargo build --release --features mpi"
         );
         problems.push(composition.section(RANKS).error(message));
-    }
-    let mut refuse = |what: &str| {
-        let message = format!("`{RANKS}`: {ranks}: {what} on one rank only, yet");
-        problems.push(composition.section(RANKS).error(message));
-    };
-    if config.logging.histogram_interval.is_some_and(|it| it > 0) {
-        refuse("logging.histogram_interval counts whole tensors, and works");
-    }
-    if trainer.optimizer_metrics {
-        refuse("trainer.optimizer_metrics is");
     }
     problems.into_result(())
 }

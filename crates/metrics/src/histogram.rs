@@ -37,20 +37,31 @@ pub struct Histograms {
     pub histograms: Vec<Histogram>,
 }
 
+/// The least and the greatest of the finite ones; `None` if there is none.
+pub fn bounds(values: &[f32]) -> Option<(f32, f32)> {
+    let finite = values.iter().copied().filter(|x| x.is_finite());
+    finite.fold(None, |bounds, x| {
+        let (min, max) = bounds.unwrap_or((x, x));
+        Some((min.min(x), max.max(x)))
+    })
+}
+
 impl Histogram {
     /// Of `values`, in two passes over them.
     pub fn of(name: impl Into<String>, values: &[f32]) -> Self {
+        Self::within(name, values, bounds(values))
+    }
+
+    /// Of `values`, a part of what has these [`bounds`].
+    pub fn within(name: impl Into<String>, values: &[f32], bounds: Option<(f32, f32)>) -> Self {
         let mut histogram = Self {
             name: name.into(),
             counts: vec![0; NUM_BINS],
             ..Self::default()
         };
         let finite = || values.iter().copied().filter(|x| x.is_finite());
-        let mut bounds: Option<(f32, f32)> = None;
         let mut count = 0;
         for x in finite() {
-            let (min, max) = bounds.unwrap_or((x, x));
-            bounds = Some((min.min(x), max.max(x)));
             histogram.sum += f64::from(x);
             histogram.sum_squares += f64::from(x) * f64::from(x);
             count += 1;
@@ -66,6 +77,16 @@ impl Histogram {
             histogram.counts[bin.min(NUM_BINS - 1)] += 1;
         }
         histogram
+    }
+
+    /// Adds what is counted of another part, within the same bounds.
+    pub fn add(&mut self, part: &Self) {
+        self.sum += part.sum;
+        self.sum_squares += part.sum_squares;
+        self.non_finite += part.non_finite;
+        for (count, more) in self.counts.iter_mut().zip(&part.counts) {
+            *count += more;
+        }
     }
 
     /// The bounds of the bins: one more than there are of these.
@@ -101,6 +122,16 @@ mod tests {
         assert_eq!((edges.len(), edges[0]), (NUM_BINS + 1, 0.0));
         assert_eq!(edges[NUM_BINS] as f32, 63.9);
         assert!((histogram.sum - values.iter().map(|&x| f64::from(x)).sum::<f64>()).abs() < 1e-9);
+    }
+
+    #[test]
+    fn parts_add_up_to_the_histogram_of_the_whole() {
+        let values: Vec<f32> = (0..100).map(|i| (i * i) as f32 / 8.0).collect();
+        for parts in [[&values[..30], &values[30..]], [&values[..], &[]]] {
+            let [mut sum, part] = parts.map(|part| Histogram::within("a", part, bounds(&values)));
+            sum.add(&part);
+            assert_eq!(sum, Histogram::of("a", &values));
+        }
     }
 
     #[test]

@@ -55,7 +55,7 @@ pub use environment::{
     available_memory_bytes, cpu_features, environment, memory_bytes, peak_rss_bytes,
 };
 pub use error::{Error, Result, with_causes};
-pub use histogram::{Histogram, Histograms, NUM_BINS};
+pub use histogram::{Histogram, Histograms, NUM_BINS, bounds};
 pub use image::Image;
 pub use jsonl::{Jsonl, Truncation};
 pub use record::{NON_FINITE, Record, Scalar, Scalars, StepRecord, TIME_KEYS, ValRecord};

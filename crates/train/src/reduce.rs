@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tt_nn::ParamTree;
 use tt_sharding::Sharded;
 use tt_tensor::{Parameter, Tensor};
@@ -54,10 +56,31 @@ pub trait Reduce: Send {
         Ok(this_rank)
     }
 
+    /// The sum of each value over all ranks.
+    fn sums(&self, this_rank: Vec<f32>) -> Result<Vec<f32>> {
+        Ok(this_rank)
+    }
+
+    /// What each rank gives, by rank.
+    fn gather(&self, this_rank: Vec<u8>) -> Result<Vec<Arc<Vec<u8>>>> {
+        Ok(vec![Arc::new(this_rank)])
+    }
+
     /// The numbers that all ranks judge the step by: one rank's.
     fn numbers(&self, this_rank: StepNumbers) -> Result<StepNumbers> {
         Ok(this_rank)
     }
+}
+
+/// What each rank has found, by rank.
+pub(crate) fn found_by_all<T>(reduce: &dyn Reduce, this_rank: &T) -> Result<Vec<T>>
+where
+    T: Serialize + DeserializeOwned,
+{
+    let bytes = serde_json::to_vec(this_rank).expect("names and finite numbers");
+    let all = reduce.gather(bytes)?;
+    let read = |bytes: &Arc<Vec<u8>>| serde_json::from_slice(bytes).expect("as it was written");
+    Ok(all.iter().map(read).collect())
 }
 
 /// One rank.
@@ -116,5 +139,17 @@ impl Reduce for Ranks {
         let own: f32 = this_rank.to_vec::<f32>()?.iter().sum();
         let summed = self.0.all_reduce(vec![own])?;
         Ok(Tensor::from_slice(&summed, 1, this_rank.device())?)
+    }
+
+    fn sums(&self, this_rank: Vec<f32>) -> Result<Vec<f32>> {
+        Ok(self.0.all_reduce(this_rank)?)
+    }
+
+    fn gather(&self, this_rank: Vec<u8>) -> Result<Vec<Arc<Vec<u8>>>> {
+        Ok(self
+            .0
+            .world()
+            .all_gather(this_rank)
+            .map_err(tt_sharding::Error::from)?)
     }
 }

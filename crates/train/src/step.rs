@@ -5,12 +5,14 @@
 //! 3. [`Training::judge`] reads the step's numbers, which is its one read, and decides what becomes of it,
 //! 4. [`Training::take_step`] lets the optimizers move, or not.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use tt_collators::Batch;
 use tt_metrics::Scalar;
 use tt_models::Model;
 use tt_nn::Forward;
+use tt_optimizers::Metric;
 use tt_tensor::{Parameter, Tape, Tensor, fused, profile};
 
 use crate::Loss;
@@ -190,24 +192,30 @@ impl Training {
         };
         let due = |interval: u64| (self.step + 1).is_multiple_of(interval);
         let wants_metrics = self.metrics_interval.is_some_and(due);
+        let counted = (wants_metrics && self.ranks.is_some()).then(|| {
+            let params = self.params.iter().filter(|(_, it)| self.reduce.counts(it));
+            Arc::new(params.map(|(spec, _)| spec.path.clone()).collect())
+        });
+        let scale = &grad_scale;
         self.optimizers
-            .step(&self.params, self.step, &grad_scale, wants_metrics)?;
+            .step(&self.params, self.step, scale, wants_metrics, counted)?;
         if !wants_metrics {
             return Ok(Vec::new());
         }
-        let (names, values): (Vec<_>, Vec<_>) = self.optimizers.metrics()?.into_iter().unzip();
-        if values.is_empty() {
+        let metrics = self.optimizers.metrics()?;
+        if metrics.is_empty() {
             return Ok(Vec::new());
         }
-        let values: Vec<Tensor> = values
-            .iter()
-            .map(|value| value.reshape(1))
-            .collect::<tt_tensor::Result<_>>()?;
-        let values = Tensor::cat(&values, 0)?.to_vec::<f32>()?;
-        Ok(names
-            .into_iter()
-            .zip(values.into_iter().map(Scalar::from))
-            .collect())
+        let sums: Vec<Tensor> = metrics.iter().map(|it| it.sums.clone()).collect();
+        let sums = Tensor::cat(&sums, 0)?.to_vec::<f32>()?;
+        let sums = self.reduce.sums(sums)?;
+        let mut rest = &sums[..];
+        let number = |metric: Metric| {
+            let (own, others) = rest.split_at(metric.sums.elem_count());
+            rest = others;
+            (metric.name, (metric.of_sums)(own).into())
+        };
+        Ok(metrics.into_iter().map(number).collect())
     }
 
     /// Forgets what has been accumulated.

@@ -83,6 +83,7 @@ fn stepped(mut optimizer: impl Optimizer, params: &ParamTree, grad: f32, steps: 
             lr: optimizer.lr(),
             grad_scale: Tensor::ones(1, Device::Cpu).unwrap(),
             wants_metrics: false,
+            counted: None,
         };
         optimizer.step(&context).unwrap();
     }
