@@ -1,7 +1,15 @@
 //! Runs of several ranks: what a user of `device.ranks`, the meshes and `model.sharding` sees.
 
-use serde_json::Value;
+use std::path::PathBuf;
+use std::process::ExitCode;
 
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::Value;
+use tpu_train::Entry;
+use tpu_train::metrics::{End, Record, Sink, SinkResult};
+
+use crate::gates;
 use crate::harness::{Place, RunFolder, nano};
 
 /// Eight micro-batches a step, which two, three and four ranks share out evenly or not.
@@ -200,20 +208,227 @@ fn what_cannot_be_shared_out_is_refused_before_anything_is_made() {
 }
 
 #[test]
-fn a_step_that_is_not_finite_on_several_ranks_does_not_claim_to_have_been_searched() {
+fn a_step_that_is_not_finite_is_explained_as_on_one_rank() {
     let place = Place::new();
     let args = [
         &RUN[..],
-        &["lr=1e30", "trainer.max_steps=9", "device.ranks=2"],
+        &["lr=1e30", "trainer.lr_scheduler.num_warmup_steps=0"],
+        &["trainer.max_steps=9", "hydra.run.dir=run"],
+        &["device.ranks=3", "model/sharding=zero3"],
     ]
     .concat();
-    let finished = place.run_nano(&args).with_code(1);
-    let finished = finished.complains("device.ranks=1 makes the step again");
-    assert!(
-        !finished.stderr.contains("is finite"),
-        "{}",
-        finished.stderr
-    );
+    place
+        .run_nano(&args)
+        .with_code(1)
+        .complains("error: step 2: the loss is NaN")
+        .complains("of `model.layers.0.self_attn.o_proj`, micro-batch 0 on rank 0, row 0")
+        .complains("checkpoints/step-00000001");
+    let run = RunFolder(place.path().join("run"));
+    let report = run.json("bad_steps/step-00000002/report.json");
+    // Those of all ranks.
+    assert_eq!(report["rows"].as_array().map(Vec::len), Some(8));
+    assert_eq!(report["rows"][0]["found"], true);
+}
+
+#[test]
+fn weights_that_are_not_finite_are_named_on_whatever_rank_they_are() {
+    let place = Place::new();
+    let whole = [&RUN[..], &["trainer.max_steps=1", "hydra.run.dir=whole"]].concat();
+    place.run_nano(&whole).with_code(0);
+    let checkpoint = RunFolder(place.path().join("whole")).final_checkpoint();
+    let path = checkpoint.join("model.safetensors");
+    let mut bytes = std::fs::read(&path).expect("weights");
+    let tensors = safetensors::SafeTensors::deserialize(&bytes).expect("safetensors");
+    let name = "model.layers.1.mlp.gate_proj.weight";
+    let data = tensors.tensor(name).expect("a weight").data();
+    // In the last row, which the last rank has.
+    let (at, count) = (data.as_ptr() as usize - bytes.as_ptr() as usize, data.len());
+    bytes[at + count - 4..at + count].copy_from_slice(&f32::NAN.to_le_bytes());
+    std::fs::write(&path, bytes).expect("written");
+    let url = format!("model.pretrained_url={}", checkpoint.display());
+    for sharding in ["zero3", "zero1", "replicated"] {
+        let sharding = format!("model/sharding={sharding}");
+        let ranks = ["trainer.max_steps=2", &url, "device.ranks=2", &sharding];
+        place
+            .run_nano(&[&RUN[..], &ranks].concat())
+            .with_code(1)
+            .complains(&format!(
+                "the weight `{name}` was not finite before the step: 1 NaN and 0 infinite of {}",
+                count / 4
+            ));
+    }
+}
+
+/// Keeps how a run ended.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct LastWords {
+    path: PathBuf,
+}
+
+impl Sink for LastWords {
+    fn record(&mut self, _record: &Record, _position: u64) -> SinkResult {
+        Ok(())
+    }
+
+    fn finish(&mut self, end: &End) -> SinkResult {
+        Ok(std::fs::write(&self.path, format!("{end:?}"))?)
+    }
+}
+
+/// How a run of two ranks ends of which the second has `fault` in a block.
+fn ended_by(fault: &str, place: &Place, more: &[&str]) -> String {
+    let path = |name: &str| place.path().join(name).display().to_string();
+    let own = [
+        format!("hydra.run.dir={}", path("run")),
+        format!("model.fault={fault}"),
+        // In this process, whose environment has whatever keys a developer has.
+        "+logging.sinks.wandb={type: wandb.Wandb, kwargs: {mode: disabled}}".to_owned(),
+        format!(
+            "+logging.sinks.last={{type: last.Words, kwargs: {{path: '{}'}}}}",
+            path("end")
+        ),
+    ];
+    let own: Vec<&str> = own.iter().map(String::as_str).collect();
+    let gates = [
+        "+model=gates",
+        "+trainer=lm",
+        "model.faulty_layer=1",
+        "model.faulty_rank=1",
+        "data.sequence_length=16",
+        "trainer.max_steps=2",
+        "trainer.global_batch_size=4",
+        "trainer.micro_batch_size=1",
+        "device.ranks=2",
+        "model/sharding=zero3",
+    ];
+    let args = [&gates[..], &own, more].concat();
+    let code = gates::app()
+        .with_sink(Entry::new::<LastWords>(
+            "last.Words",
+            "how a run ended",
+            |kwargs| Ok(Box::new(kwargs.extract::<LastWords>()?)),
+        ))
+        .run(args.into_iter().map(Into::into));
+    assert_eq!(format!("{code:?}"), format!("{:?}", ExitCode::from(1)));
+    std::fs::read_to_string(place.path().join("end")).expect("an end")
+}
+
+#[test]
+fn the_rank_on_which_a_step_stops_being_finite_is_named() {
+    let place = Place::new();
+    let end = ended_by("undefined", &place, &[]);
+    let finding = "in the output of `layers.1.gate`, micro-batch 1 on rank 1, row 0";
+    assert!(end.contains(finding), "{end}");
+    let run = RunFolder(place.path().join("run"));
+    let report = run.json("bad_steps/step-00000001/report.json");
+    assert_eq!(report["first_non_finite"]["rank"], 1);
+    let rows = report["rows"].as_array().expect("rows");
+    let found: Vec<_> = rows.iter().map(|row| row["found"].clone()).collect();
+    assert_eq!(found, [false, true, false, false]);
+}
+
+#[test]
+fn a_rank_that_is_not_heard_of_is_told_with_the_step() {
+    let place = Place::new();
+    let end = ended_by("slow", &place, &["dist.timeout_seconds=1"]);
+    assert!(end.contains("step 1: "), "{end}");
+    assert!(end.contains("nothing was heard of rank 1 for 1 s"), "{end}");
+}
+
+/// Sums of parts, and each part counted once.
+#[test]
+fn metrics_of_optimizers_and_histograms_are_those_of_one_rank() {
+    let place = Place::new();
+    for optimizer in ["lion", "muon", "adafactor"] {
+        let optimizer_arg = format!("trainer/optimizer={optimizer}");
+        let run = |name: &str, more: &[&str]| {
+            let dir = format!("{optimizer}-{name}");
+            let dir_arg = format!("hydra.run.dir={dir}");
+            let own = [
+                "trainer.max_steps=2",
+                "trainer.log_interval=1",
+                "trainer.optimizer_metrics=true",
+                "logging.histogram_interval=2",
+                &optimizer_arg,
+                &dir_arg,
+            ];
+            place
+                .run_nano(&[&RUN[..], &own, more].concat())
+                .with_code(0);
+            RunFolder(place.path().join(dir))
+        };
+        let one = run("one", &[]);
+        let hybrid = [
+            "ici_mesh.fsdp=2",
+            "ici_mesh.data=2",
+            "model/sharding=hybrid",
+        ];
+        for (name, more) in [
+            ("zero3", &["device.ranks=3", "model/sharding=zero3"][..]),
+            ("hybrid", &hybrid),
+            ("replicated", &["device.ranks=2"]),
+        ] {
+            let ranks = run(name, more);
+            assert_same_metrics(&one, &ranks);
+            assert_same_histograms(&one, &ranks);
+        }
+    }
+}
+
+#[track_caller]
+fn assert_same_metrics(one: &RunFolder, ranks: &RunFolder) {
+    let row = &one.rows()[0];
+    let keys = row.as_object().expect("a row").keys();
+    let is_metric = |key: &&String| {
+        let suffixes = ["_rms", "_ratio", "_agreement", "_divisor"];
+        suffixes.iter().any(|suffix| key.ends_with(suffix))
+    };
+    let keys: Vec<_> = keys.filter(is_metric).collect();
+    assert!(keys.len() >= 2, "{row}");
+    for key in keys {
+        let (expected, found) = (numbers(one, key), numbers(ranks, key));
+        assert_eq!(found.len(), expected.len(), "{key}");
+        for ((step, found), (_, expected)) in found.into_iter().zip(expected) {
+            assert!(
+                (found - expected).abs() <= 2e-3 * expected,
+                "{key} of step {step}: {found}, {expected}"
+            );
+        }
+    }
+}
+
+#[track_caller]
+fn assert_same_histograms(one: &RunFolder, ranks: &RunFolder) {
+    let read = |run: &RunFolder| -> Vec<Value> {
+        let step: Value = serde_json::from_str(run.read("histograms.jsonl").trim()).expect("JSON");
+        step["histograms"].as_array().expect("a list").clone()
+    };
+    let (expected, found) = (read(one), read(ranks));
+    assert_eq!(found.len(), expected.len());
+    for (found, expected) in found.iter().zip(&expected) {
+        let name = &expected["name"];
+        assert_eq!(&found["name"], name);
+        let number = |it: &Value, key: &str| it[key].as_f64().expect("a number");
+        let size = number(expected, "sum_squares").sqrt();
+        for key in ["min", "max"] {
+            let error = (number(found, key) - number(expected, key)).abs();
+            assert!(error <= 1e-3 * size, "{key} of {name}");
+        }
+        let error = (number(found, "sum_squares").sqrt() - size).abs();
+        assert!(error <= 1e-3 * size, "{name}");
+        let counts = |it: &Value| -> Vec<u64> {
+            let counts = it["counts"].as_array().expect("a list").iter();
+            counts.map(|it| it.as_u64().expect("a number")).collect()
+        };
+        let (found, expected) = (counts(found), counts(expected));
+        let all: u64 = expected.iter().sum();
+        assert_eq!(found.iter().sum::<u64>(), all, "{name}");
+        // Rounding puts some into the next bin.
+        let pairs = found.iter().zip(&expected);
+        let moved: u64 = pairs.map(|(a, b)| a.abs_diff(*b)).sum();
+        assert!(moved <= 2 + all / 50, "{moved} of {all} in {name}");
+    }
 }
 
 #[test]

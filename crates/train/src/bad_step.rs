@@ -19,7 +19,7 @@ pub struct BadStep {
     pub grad_norm: f32,
     /// What a search for the first tensor that is not finite has found, if there was one.
     pub finding: Option<Finding>,
-    /// Whether there was such a search.
+    /// Whether such a search has been made to its end.
     pub is_examined: bool,
     /// Steps skipped just before this one.
     pub skipped_before: u64,
@@ -57,13 +57,9 @@ impl fmt::Display for BadStep {
         }
         match (&self.finding, &self.cause) {
             (Some(finding), _) => write!(f, "\n  {finding}")?,
-            (None, Cause::NonFinite) if !self.is_examined => write!(
+            (None, Cause::NonFinite) if self.is_examined => write!(
                 f,
-                "\n  the first tensor that is not finite is only looked for on one rank: device.ranks=1 makes the step again"
-            )?,
-            (None, Cause::NonFinite) => write!(
-                f,
-                "\n  run again, every output and gradient is finite: their sum of squares is not"
+                "\n  run again, every output and gradient is finite: a sum of gradients, or of their squares, is not"
             )?,
             _ => {}
         }

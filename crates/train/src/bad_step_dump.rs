@@ -35,7 +35,7 @@ struct RowReport {
 /// Writes the dump, in place of one of the same step; gives its folder.
 pub(crate) fn dump(
     bad: &BadStep,
-    micro_batches: &[Batch],
+    micro_batches: &[&Batch],
     data: &Pipeline,
     run_dir: &Path,
 ) -> Result<PathBuf> {
@@ -62,7 +62,7 @@ pub(crate) fn dump(
     Ok(dir)
 }
 
-fn tensors(micro_batches: &[Batch]) -> TensorMap {
+fn tensors(micro_batches: &[&Batch]) -> TensorMap {
     let rows: usize = micro_batches.iter().map(|batch| batch.rows).sum();
     let Some(first) = micro_batches.first() else {
         return TensorMap::new();
@@ -95,7 +95,7 @@ fn tensors(micro_batches: &[Batch]) -> TensorMap {
 }
 
 /// Rows of padding alone are left out.
-fn rows(bad: &BadStep, micro_batches: &[Batch], data: &Pipeline) -> Result<Vec<RowReport>> {
+fn rows(bad: &BadStep, micro_batches: &[&Batch], data: &Pipeline) -> Result<Vec<RowReport>> {
     let mut reports = Vec::new();
     for (micro, batch) in micro_batches.iter().enumerate() {
         for (row, (from, to)) in batch.extents().enumerate() {
@@ -116,7 +116,7 @@ fn rows(bad: &BadStep, micro_batches: &[Batch], data: &Pipeline) -> Result<Vec<R
     Ok(reports)
 }
 
-fn text(rows: &[RowReport], micro_batches: &[Batch], data: &Pipeline) -> Result<String> {
+fn text(rows: &[RowReport], micro_batches: &[&Batch], data: &Pipeline) -> Result<String> {
     let mut text = String::new();
     for report in rows {
         let batch = &micro_batches[report.micro_batch];

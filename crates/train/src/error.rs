@@ -54,6 +54,9 @@ pub enum Error {
     /// Two variants of a run that have not the same to compare.
     #[error("the variants cannot be compared: {0}")]
     Variants(String),
+    /// Of one of several ranks, in whose work it may be that of another: where in the run it was.
+    #[error("{when}: {error}")]
+    OfRanks { when: String, error: Box<Error> },
     /// A step that was broken off, as the run is to stop: it goes on with this step.
     #[error("asked to stop in the middle of a step")]
     Stopped,
@@ -86,6 +89,20 @@ pub enum Error {
     Sharding(#[from] tt_sharding::Error),
     #[error(transparent)]
     Tensor(#[from] tt_tensor::Error),
+}
+
+impl Error {
+    /// Whether all ranks of a run find it alike, in the data that they read or the sums that they share.
+    pub(crate) fn is_of_all_ranks(&self) -> bool {
+        matches!(
+            self,
+            Self::BadStep { .. }
+                | Self::NoData
+                | Self::NoGradient { .. }
+                | Self::NonFiniteValidation { .. }
+                | Self::NothingToPredict { .. }
+        )
+    }
 }
 
 fn saved(bad: &BadStep, checkpoint: Option<&Path>) -> String {

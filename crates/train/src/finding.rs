@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The first tensor that is not finite.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Finding {
     /// What was looked at.
     pub place: Place,
@@ -15,6 +15,8 @@ pub struct Finding {
     pub module: String,
     /// Counted from 0; `None` for a weight, which was so before the step.
     pub micro_batch: Option<usize>,
+    /// The rank that ran the micro-batch, if there are several.
+    pub rank: Option<usize>,
     /// The rows of the micro-batch that it came of, counted from 0; empty where they cannot be told apart.
     pub rows: Vec<usize>,
     /// What it holds.
@@ -24,7 +26,7 @@ pub struct Finding {
 }
 
 /// What changed a weight last, whose gradient was finite then.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ChangedBy {
     /// The name of the optimizer.
     pub optimizer: String,
@@ -33,7 +35,7 @@ pub struct ChangedBy {
 }
 
 /// Where in a step a tensor is made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Place {
     /// A weight: the step was lost before it began.
@@ -47,7 +49,7 @@ pub enum Place {
 }
 
 /// What is in a tensor.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Values {
     /// All elements.
     pub count: usize,
@@ -70,6 +72,20 @@ impl Values {
             infinite: values.iter().filter(|x| x.is_infinite()).count(),
             min: finite().reduce(f32::min),
             max: finite().reduce(f32::max),
+        }
+    }
+
+    /// Of both.
+    pub(crate) fn and(self, other: Self) -> Self {
+        let of_both = |a: Option<f32>, b: Option<f32>, choose: fn(f32, f32) -> f32| {
+            a.into_iter().chain(b).reduce(choose)
+        };
+        Self {
+            count: self.count + other.count,
+            nan: self.nan + other.nan,
+            infinite: self.infinite + other.infinite,
+            min: of_both(self.min, other.min, f32::min),
+            max: of_both(self.max, other.max, f32::max),
         }
     }
 
@@ -126,6 +142,9 @@ impl fmt::Display for Finding {
         }?;
         if let Some(micro) = self.micro_batch {
             write!(f, ", micro-batch {micro}")?;
+        }
+        if let Some(rank) = self.rank {
+            write!(f, " on rank {rank}")?;
         }
         match &self.rows[..] {
             [] => {}

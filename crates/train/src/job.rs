@@ -242,7 +242,11 @@ impl Prepared {
 
     /// Trains beside the first of the ranks that share the model, which keeps the folder and the records.
     pub fn follow(self) -> Result<()> {
-        Run::follow(self).complete(|_, _| {}).map(drop)
+        match Run::follow(self).complete(|_, _| {}) {
+            // The first says it, with what it has kept: no rank has failed that others would have to be told of.
+            Err(error) if error.is_of_all_ranks() => Ok(()),
+            outcome => outcome.map(drop),
+        }
     }
 }
 

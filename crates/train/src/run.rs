@@ -90,6 +90,8 @@ pub(crate) struct Run {
 struct StepBatches {
     /// This rank's micro-batches.
     own: Vec<Batch>,
+    /// The other ranks', on the first, which keeps what there is to keep of a bad step.
+    others: Vec<Batch>,
     /// Of all ranks.
     micro_batches: u64,
     /// Of all ranks.
@@ -193,6 +195,8 @@ impl Run {
             self.metrics.sync()?;
             Ok(outcome)
         });
+        let step = self.training.step;
+        let outcome = outcome.map_err(|error| self.located(error, || format!("after step {step}")));
         let end = match &outcome {
             Ok(outcome) => outcome.ending.into(),
             Err(error) => End::Failed(error.to_string()),
@@ -203,6 +207,27 @@ impl Run {
         let outcome = outcome?;
         durable?;
         Ok(outcome)
+    }
+
+    /// With the place in the run at which ranks do not work together any more: that of the one that says it first, as others
+    /// may be elsewhere.
+    fn located(&self, error: Error, when: impl FnOnce() -> String) -> Error {
+        let is_of_work = matches!(
+            error,
+            Error::Checkpoint(_)
+                | Error::Engine(_)
+                | Error::Model(_)
+                | Error::Nn(_)
+                | Error::Sharding(_)
+                | Error::Tensor(_)
+        );
+        if self.training.ranks.is_none() || !is_of_work {
+            return error;
+        }
+        Error::OfRanks {
+            when: when(),
+            error: Box::new(error),
+        }
     }
 
     fn train(&mut self) -> Result<Outcome> {
@@ -230,7 +255,10 @@ impl Run {
                     self.is_stopped = true;
                     break;
                 }
-                done => done?,
+                done => {
+                    let step = self.training.step + 1;
+                    done.map_err(|error| self.located(error, || format!("step {step}")))?;
+                }
             }
             drop(span);
             self.trace(false)?;
@@ -320,9 +348,17 @@ impl Run {
         let positions: usize = batches.iter().map(|it| it.segment_ids.len()).sum();
         let cursor = batches.last().map_or(self.cursor, |last| last.cursor);
         let share = self.training.reduce.share();
+        let mut others = Vec::new();
         Ok(Some(StepBatches {
             micro_batches: batches.len() as u64,
-            own: share.take(batches, |batch| self.loader.recycle(batch)),
+            own: share.take(batches, |batch| {
+                if self.run_dir.is_some() {
+                    others.push(batch);
+                } else {
+                    self.loader.recycle(batch);
+                }
+            }),
+            others,
             tokens,
             positions: positions as u64,
             cursor,
@@ -394,6 +430,7 @@ impl Run {
     fn step(&mut self, batches: StepBatches, started: Instant, data_wait: Duration) -> Result<()> {
         let StepBatches {
             own: mut batches,
+            others,
             micro_batches,
             tokens,
             positions,
@@ -445,7 +482,7 @@ impl Run {
                 self.metrics.message(&format!("skipped {}", bad(cause)));
             }
             Verdict::Skip(cause) => {
-                let bad = self.examine(bad(cause), &batches);
+                let bad = self.examine(bad(cause), &batches, &others)?;
                 self.metrics.message(&format!("skipped {bad}"));
                 self.metrics.alert(&Alert {
                     title: "Step skipped".to_owned(),
@@ -454,7 +491,7 @@ impl Run {
                 });
             }
             Verdict::Stop(cause) => {
-                let bad = self.examine(bad(cause), &batches);
+                let bad = self.examine(bad(cause), &batches, &others)?;
                 self.metrics.alert(&Alert {
                     title: "Run ended by a bad step".to_owned(),
                     text: bad.to_string(),
@@ -465,9 +502,8 @@ impl Run {
         }
         self.tokens += tokens;
         self.cursor = cursor;
-        batches
-            .drain(..)
-            .for_each(|batch| self.loader.recycle(batch));
+        let used = batches.drain(..).chain(others);
+        used.for_each(|batch| self.loader.recycle(batch));
         self.batches = batches;
         Ok(())
     }
@@ -541,28 +577,33 @@ impl Run {
         })?)
     }
 
-    /// Finds out what it can about a step that was not applied, and keeps its batch.
-    fn examine(&mut self, mut bad: BadStep, batches: &[Batch]) -> BadStep {
+    /// Finds out what it can about a step that was not applied, of which this rank has run `own`, and keeps its batch.
+    /// Error: ranks cannot work together any more.
+    fn examine(&mut self, mut bad: BadStep, own: &[Batch], others: &[Batch]) -> Result<BadStep> {
         // A step that fails is not made worse by a report that fails.
         let warn = |metrics: &mut Metrics, error: Error| {
             metrics.message(&format!("warning: no full report of the bad step: {error}"));
         };
-        // Of several ranks each has its own micro-batches, and no weight is whole.
-        if bad.cause == Cause::NonFinite && self.training.ranks.is_none() {
-            bad.is_examined = true;
-            match first_non_finite(&self.training, &*self.trainer, bad.step, batches) {
-                Ok(finding) => bad.finding = finding.map(|it| self.with_culprit(it)),
+        if bad.cause == Cause::NonFinite {
+            match first_non_finite(&self.training, &*self.trainer, bad.step, own) {
+                Ok(finding) => {
+                    bad.is_examined = true;
+                    bad.finding = finding.map(|it| self.with_culprit(it));
+                }
+                // The others wait for what this one was to do.
+                Err(error) if self.training.ranks.is_some() => return Err(error),
                 Err(error) => warn(&mut self.metrics, error),
             }
         }
         let Some(run_dir) = &self.run_dir else {
-            return bad;
+            return Ok(bad);
         };
-        match dump(&bad, batches, &self.data, run_dir) {
+        let batches = self.training.reduce.share().join(own, others);
+        match dump(&bad, &batches, &self.data, run_dir) {
             Ok(dir) => bad.dump = Some(dir),
             Err(error) => warn(&mut self.metrics, error),
         }
-        bad
+        Ok(bad)
     }
 
     /// Of a weight: which optimizer has changed it last, and when.

@@ -45,6 +45,15 @@ impl Share {
         own
     }
 
+    /// All micro-batches in their order, of which [`Share::take`] has given `own` and spared `others`: on the first rank, which
+    /// runs none for nothing.
+    pub(crate) fn join<'a>(self, own: &'a [Batch], others: &'a [Batch]) -> Vec<&'a Batch> {
+        let (mut own, mut others) = (own.iter(), others.iter());
+        let is_own = |i: usize| i % self.ranks == self.rank;
+        let all = (0..).map_while(|i| if is_own(i) { own.next() } else { others.next() });
+        all.collect()
+    }
+
     /// The same of batches that stay where they are; with it, what of them is to be blanked.
     pub(crate) fn of(self, all: &[Batch]) -> impl Iterator<Item = std::borrow::Cow<'_, Batch>> {
         use std::borrow::Cow;
@@ -88,8 +97,8 @@ mod tests {
             let mut seen = vec![0; count];
             for rank in 0..ranks {
                 let share = Share { rank, ranks };
-                let mut spare = 0;
-                let own = share.take(batches(count), |_| spare += 1);
+                let mut others = Vec::new();
+                let own = share.take(batches(count), |batch| others.push(batch));
                 assert_eq!(own.len(), count.div_ceil(ranks), "{count} on {ranks}");
                 for (n, batch) in own.iter().enumerate() {
                     if batch.num_targets > 0 {
@@ -100,8 +109,11 @@ mod tests {
                     }
                 }
                 let real = own.iter().filter(|it| it.num_targets > 0).count();
-                assert_eq!(spare + real, count);
+                assert_eq!(others.len() + real, count);
                 let all = batches(count);
+                if rank == 0 {
+                    assert!(share.join(&own, &others).into_iter().eq(&all));
+                }
                 let borrowed: Vec<_> = share.of(&all).map(|it| it.into_owned()).collect();
                 assert_eq!(borrowed, own);
             }
