@@ -175,7 +175,8 @@ fn a_rank_that_stands_still_is_named() {
     let said = finished.stderr.matches("error: ").count();
     assert_eq!(said, 1, "{}", finished.stderr);
     let finished = finished.complains("for 3 s, in ");
-    finished.complains("nothing was heard of rank 1 (");
+    let finished = finished.complains("nothing was heard of rank 1 (");
+    finished.complains("step ");
     assert_gone(&pids);
 }
 
@@ -196,7 +197,25 @@ fn a_rank_without_its_data_is_named_once() {
     let said = finished.stderr.matches("error: ").count();
     assert_eq!(said, 1, "{}", finished.stderr);
     let finished = finished.complains("error: rank 1 (");
-    finished.complains("text.txt");
+    let finished = finished.complains("text.txt");
+    finished.complains("it is the configuration that rank 0 has sent");
+}
+
+#[test]
+fn a_step_that_is_not_finite_is_explained_once() {
+    let place = Place::new();
+    let diverging = [
+        "lr=1e30",
+        "trainer.lr_scheduler.num_warmup_steps=0",
+        "model/sharding=zero3",
+    ];
+    let finished = run(&place, 3, &small(&diverging)).with_code(1);
+    let said = finished.stderr.matches("error: ").count();
+    assert_eq!(said, 1, "{}", finished.stderr);
+    finished
+        .complains("error: step 2: the loss is NaN")
+        .complains("micro-batch 0 on rank 0, row 0")
+        .complains("bad_steps/step-00000002");
 }
 
 #[test]

@@ -61,11 +61,9 @@ pub(crate) fn run(invocation: Invocation) -> Result<ExitCode, Failure> {
     }
     compare::check_parameters(&a.parameters(), &b.parameters()).map_err(Failure::from)?;
     let count = a.num_ranks().max(b.num_ranks());
-    let rows = variant::rows_for_both(&a, &b);
-    if count > 1 {
-        a.use_rows(rows);
-        b.use_rows(rows);
-    }
+    let rows = (count > 1).then(|| variant::rows_for_both(&a, &b));
+    a.use_rows(rows);
+    b.use_rows(rows);
     let (data_a, batches) = a.open_data(count)?;
     let (data_b, batches_of_b) = b.open_data(count)?;
     compare::check_batches(&batches, &batches_of_b).map_err(Failure::from)?;
@@ -78,7 +76,7 @@ pub(crate) fn run(invocation: Invocation) -> Result<ExitCode, Failure> {
         .any(|it| *it != Precision::F32);
     if rounds && options.tolerance.is_none() {
         let mut again = Variant::read('A', &invocation, &options.a)?;
-        again.use_rows(batches[0].rows);
+        again.use_rows(rows);
         let (data, _) = again.open_data(count)?;
         recording.measure_sensitivity(precision_of_b, |observer| again.run(data, observer))?;
     }

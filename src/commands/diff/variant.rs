@@ -61,11 +61,12 @@ impl Variant {
         1 + self.followers.len()
     }
 
-    /// Makes micro-batches of so many rows.
-    pub(super) fn use_rows(&mut self, rows: usize) {
+    /// Makes micro-batches of so many rows; `None`: as configured.
+    pub(super) fn use_rows(&mut self, rows: Option<usize>) {
         let followers = self.followers.iter_mut().map(|(_, setup)| setup);
         for setup in followers.chain([&mut self.setup]) {
-            setup.trainer_config.micro_batch_size = rows;
+            let size = &mut setup.trainer_config.micro_batch_size;
+            *size = rows.unwrap_or(*size);
         }
     }
 
@@ -131,7 +132,7 @@ impl Variant {
 
 /// The run as a rank would train it, before its first step.
 fn prepare(
-    setup: Setup,
+    mut setup: Setup,
     composition: &Composition,
     data: Pipeline,
     world: Option<Arc<dyn Communicator>>,
@@ -139,6 +140,8 @@ fn prepare(
     // The length of a run changes rates alone, and counting it may take reading all of the data.
     let run_length = Some(setup.trainer_config.max_steps.unwrap_or(1000));
     let stop = StopFlag::default();
+    // Nothing is timed, so nothing is measured to compare times with.
+    setup.config.device.peak_tflops = None;
     let job = job::assemble(setup, composition, data, None, run_length, stop, world)?;
     job.prepare().map_err(Failure::from)
 }

@@ -2,10 +2,14 @@
 //!
 //! The first variant is recorded ([`Recording::of`]), the second compared with it as it computes
 //! ([`Recording::compare`]), so that one set of values is held, in f32 on the host: what goes into modules and comes out
-//! of them, their gradients, and three times the parameters (values, gradients, updates). Of a variant on several ranks
-//! that is what the first rank holds, whatever is shared out. Tensors are compared in the in which the first variant has computed them, micro-batch by micro-batch, so the first that diverges is where to look: what it was made of
-//! agreed. Both optimizers are given the gradients of the first variant: many make the same step of a small gradient as
-//! of a large one, so that of gradients that are noise they would make updates that have nothing in common.
+//! of them, their gradients, and three times the parameters (values, gradients, updates), whole whatever ranks share.
+//! Tensors are compared in the order in which the first variant has computed them, micro-batch by micro-batch, so the
+//! first that diverges is where to look: what it was made of agreed. Both optimizers are given the gradients of the first
+//! variant: many make the same step of a small gradient as of a large one, so that of gradients that are noise they would
+//! make updates that have nothing in common.
+//!
+//! A variant may be on several ranks: all of them observe one step ([`Observer::observe`]), and what one sees of its
+//! micro-batches is compared with what the other variant's rank for them has seen.
 
 mod difference;
 mod probe;
@@ -531,6 +535,19 @@ mod tests {
             allowed.collect::<Vec<_>>(),
             [1e-4, of(1.0), of(2.0), of(2.0), 1e-4]
         );
+    }
+
+    #[test]
+    fn micro_batches_are_told_apart_and_each_has_bounds_of_its_own() {
+        let output = |micro_batch: usize| {
+            let mut output = seen(Role::Output, "a", &[micro_batch as f32]);
+            output.key.micro_batch = Some(micro_batch);
+            output
+        };
+        let found = compared(vec![output(1), output(2)], vec![output(2), output(1)], 0.0);
+        assert_eq!(diverging(&found), [""; 0]);
+        let allowed = found.compared.iter().flatten().map(|it| it.allowed);
+        assert_eq!(allowed.collect::<Vec<_>>(), [2.0 / 256.0; 2]);
     }
 
     #[test]
