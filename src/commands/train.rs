@@ -245,21 +245,19 @@ fn train(
 
 /// Trains in another process than the first rank's, as that has decided.
 pub(crate) fn follow(task: Task, plugins: Plugins, processes: &Processes) -> Result<(), Failure> {
-    follow_as_told(task, plugins, processes).map_err(|failure| match failure {
-        Failure::Config(problems) => Failure::Config(of_rank_0(&problems)),
-        other => other,
-    })
+    follow_as_told(task, plugins, processes).map_err(of_rank_0)
 }
 
-/// Problems with a configuration that stands in no file here.
-fn of_rank_0(problems: &Diagnostics) -> Diagnostics {
-    let mut noted = Diagnostics::new();
-    for problem in problems.iter() {
-        noted.push(problem.clone().note(
-            "configs/resolved.yaml is no file: it is the configuration that rank 0 has sent, as its command prints it with --cfg job --resolve",
-        ));
-    }
-    noted
+/// A problem with a configuration that stands in no file here: what it is, as where it was written only rank 0 knows.
+fn of_rank_0(failure: Failure) -> Failure {
+    let Failure::Config(problems) = failure else {
+        return failure;
+    };
+    let messages: Vec<&str> = problems.iter().map(|it| it.message()).collect();
+    Failure::Request(anyhow::anyhow!(
+        "{}, in the configuration of rank 0",
+        messages.join("; ")
+    ))
 }
 
 fn follow_as_told(task: Task, plugins: Plugins, processes: &Processes) -> Result<(), Failure> {
