@@ -1,5 +1,7 @@
 //! The curves of cases on several ranks, threads of this process, under each preset: those of one rank.
 
+use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -9,9 +11,15 @@ use tt_config::Composer;
 use tt_dist::{Communicator, Mesh, MeshAxes, threads};
 use tt_models::{Architecture, LlamaConfig, Qwen2Config};
 use tt_nn::ParamSpec;
+use tt_optimizers::{
+    MAIN, MakeOptimizer, Optimizers, SchedulePlan, Scheduled, Shape, TABLE, needs_whole,
+};
 use tt_sharding::{Layout, Sharded, ShardingConfig};
-use tt_tensor::Device;
+use tt_tensor::{Device, Seed, Tensor};
+use tt_testkit::relative_l2;
+use tt_train::{Trainer, Training};
 
+use crate::batches::{at, micro_batches};
 use crate::check::Check;
 
 /// `configs/model/sharding`, as users have it.
@@ -138,6 +146,114 @@ fn as_rank(check: &Check, layout: Layout, world: Arc<dyn Communicator>) {
         let rows = batches.iter().flat_map(rows).collect();
         share.take(rows, drop)
     });
+}
+
+/// Those that users can choose, in their settings: what is added to the table is compared by itself.
+#[test]
+fn every_optimizer_steps_parts_as_it_steps_wholes() {
+    let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../configs");
+    let composer = Composer::new("default").directory("main", &configs);
+    let check = Check::open::<Qwen2Config>("qwen2_tied", Device::Cpu);
+    let (table, mut seen) = (TABLE, Vec::new());
+    for file in fs::read_dir(configs.join("trainer/optimizer")).unwrap() {
+        let file = file.unwrap().path();
+        let option = file.file_stem().unwrap().to_str().unwrap();
+        let choice = format!("trainer/optimizer={option}");
+        let composition = composer.compose(&["+trainer=lm", &choice]).unwrap();
+        let section = composition.section("trainer.optimizer");
+        let entry = table.choose(&section).unwrap();
+        let make = || (entry.build)(&section.section("kwargs")).unwrap();
+        let [one, two] = [1, 2].map(|ranks| five_steps(&check, entry.name, ranks, make));
+        let (losses, updates) = (
+            relative_l2(&two.losses, &one.losses),
+            relative_l2(&two.updates, &one.updates),
+        );
+        println!("{}: losses {losses:.1e}, updates {updates:.1e}", entry.name);
+        assert!(
+            losses < 1e-5,
+            "{}: losses differ by {losses:.1e}",
+            entry.name
+        );
+        assert!(
+            updates < 1e-2,
+            "{}: updates differ by {updates:.1e}",
+            entry.name
+        );
+        seen.push(entry.name);
+    }
+    seen.sort_unstable();
+    let mut all = table.names();
+    all.sort_unstable();
+    assert_eq!(seen, all, "in configs/trainer/optimizer");
+}
+
+struct Steps {
+    losses: Vec<f32>,
+    /// Of all parameters, one after another.
+    updates: Vec<f32>,
+}
+
+/// As the first of `ranks` ranks has them, under zero3.
+fn five_steps(check: &Check, kind: &str, ranks: usize, make: impl Fn() -> MakeOptimizer) -> Steps {
+    let mesh = Mesh::new(&MeshAxes::default(), &MeshAxes::default(), ranks).unwrap();
+    let specs = check.model.params();
+    let uncut = |spec: &ParamSpec| needs_whole(kind, spec);
+    let config = preset("zero3");
+    let layout = Layout::new(&config, &specs, str::to_owned, &[], uncut, &mesh).unwrap();
+    let work = |world: Arc<dyn Communicator>, make: MakeOptimizer| {
+        let params = check.parts(&|spec: &ParamSpec| layout.shard(spec, world.rank()));
+        let blocks = check.model.blocks();
+        let sharded = Sharded::new(layout.clone(), &params, &blocks, check.precision, world);
+        let sharded = sharded.unwrap();
+        let params = params.with_hooks(sharded.clone());
+        let optimizer = make(&params).unwrap();
+        let schedule = SchedulePlan::new(Shape::Constant, 0).build(None, optimizer.lr());
+        let optimizers = Optimizers::new(vec![Scheduled {
+            name: MAIN.to_owned(),
+            kind: kind.to_owned(),
+            params: None,
+            optimizer,
+            schedule: schedule.unwrap(),
+        }]);
+        let (model, seed) = (check.model.clone(), Seed::new(0));
+        let mut training = Training::new(model, params, optimizers, seed, check.device);
+        training.share_with(sharded);
+        let values = |training: &Training| -> Vec<f32> {
+            let params = training.params.iter().map(|(_, parameter)| parameter);
+            let whole = params.map(|it| training.params.with_whole(it, Tensor::to_vec::<f32>));
+            whole.flat_map(|it| it.unwrap().unwrap()).collect()
+        };
+        let before = values(&training);
+        let (mut trainer, batches) = (check.trainer(), check.golden.tensors("batches"));
+        let share = training.reduce.share();
+        let losses = (0..5).map(|i| {
+            let batches = micro_batches(&at(&batches, i));
+            let own = share.take(batches.iter().flat_map(rows).collect(), drop);
+            let output = trainer.train_step(&mut training, &own).unwrap();
+            output.numbers.loss
+        });
+        let losses = losses.collect();
+        let after = values(&training);
+        let updates = after
+            .iter()
+            .zip(&before)
+            .map(|(after, before)| after - before);
+        let updates = updates.collect();
+        Steps { losses, updates }
+    };
+    thread::scope(|scope| {
+        let work = &work;
+        let ranks = threads::group(ranks, Some(Duration::from_secs(120)));
+        let started = ranks.into_iter().map(|world| {
+            let make = make();
+            scope.spawn(move || work(world, make))
+        });
+        let started: Vec<_> = started.collect();
+        let mut steps = started.into_iter().map(|it| it.join().unwrap());
+        let first = steps.next().unwrap();
+        steps.for_each(drop);
+        first
+    })
 }
 
 /// Each row as a batch of its own, so that there are some for every rank.
