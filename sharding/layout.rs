@@ -1,6 +1,7 @@
 //! Where the parts of each parameter are: from `model.sharding` and a mesh to boxes.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
 
 use tt_dist::{Axis, Mesh};
 use tt_nn::{ParamSpec, PathGlob};
@@ -27,6 +28,8 @@ pub struct Layout {
     reduce: Sums,
     /// Those that no path of the configuration names, `*` for any number.
     unnamed: Vec<String>,
+    /// That the configuration names for some parameter, however many ranks there are along them.
+    named_axes: BTreeSet<Axis>,
 }
 
 impl Layout {
@@ -49,7 +52,7 @@ impl Layout {
         }
         let mut is_idle = vec![true; rules.len()];
         let mut placements = HashMap::new();
-        let mut unnamed = Vec::new();
+        let (mut unnamed, mut named_axes) = (Vec::new(), BTreeSet::new());
         let every = config.every.as_ref().map(|names| axes("every", names));
         let every = every.transpose()?.unwrap_or_default();
         for spec in params {
@@ -79,6 +82,7 @@ impl Layout {
                         .collect()
                 }
             };
+            named_axes.extend(placement.concat());
             let spread = |axes: &Vec<Axis>| axes.iter().any(|&axis| mesh.size(axis) > 1);
             if placement.iter().any(spread) {
                 placements.insert(spec.path.clone(), (spec.shape.clone(), placement));
@@ -101,6 +105,7 @@ impl Layout {
             prefetch: config.prefetch,
             reduce: config.reduce,
             unnamed,
+            named_axes,
         })
     }
 
@@ -129,6 +134,11 @@ impl Layout {
         &self.unnamed
     }
 
+    /// The axes along which some parameter is shared out, where there is more than one rank along them.
+    pub fn named_axes(&self) -> &BTreeSet<Axis> {
+        &self.named_axes
+    }
+
     /// The axes along which a parameter is shared out.
     pub fn axes(&self, path: &str) -> Vec<Axis> {
         let placement = self.placements.get(path);
@@ -145,13 +155,60 @@ impl Layout {
             let shard = Shard::new(shape.as_slice(), ranges.collect());
             return Some(shard.expect("all or nothing of a dim"));
         }
-        let ranges = shape.iter().zip(placement).map(|(&len, axes)| {
-            let parts: usize = axes.iter().map(|&axis| self.mesh.size(axis)).product();
-            let place = self.mesh.place(rank, axes);
-            place * len / parts..(place + 1) * len / parts
-        });
+        let dims = shape.iter().zip(placement);
+        let ranges = dims.map(|(&len, axes)| self.range(len, axes, rank));
         let shard = Shard::new(shape.as_slice(), ranges.collect());
         Some(shard.expect("a dim is cut within its bounds"))
+    }
+
+    /// Elements of the largest part of a parameter; 0 of one that each rank holds whole.
+    pub(crate) fn largest_part(&self, path: &str) -> usize {
+        let Some((shape, placement)) = self.placements.get(path) else {
+            return 0;
+        };
+        let is_cut = !self.owners.contains_key(path);
+        let ranks = |axes: &Vec<Axis>| axes.iter().map(|&axis| self.mesh.size(axis)).product();
+        let dims = shape.iter().zip(placement);
+        dims.map(|(len, axes)| len.div_ceil(if is_cut { ranks(axes) } else { 1 }))
+            .product()
+    }
+
+    /// The rank that holds the most elements, the first of several.
+    pub fn fullest_rank(&self) -> usize {
+        // Parameters of one shape along the same axes have parts alike: a rank is asked for each kind, as there may be many.
+        let mut kinds: HashMap<&(Vec<usize>, Placement), usize> = HashMap::new();
+        let mut owned: HashMap<Vec<Axis>, HashMap<usize, usize>> = HashMap::new();
+        for (path, kind) in &self.placements {
+            if let Some(&owner) = self.owners.get(path) {
+                let of_axes = owned.entry(kind.1.concat()).or_default();
+                *of_axes.entry(owner).or_default() += kind.0.iter().product::<usize>();
+            } else {
+                *kinds.entry(kind).or_default() += 1;
+            }
+        }
+        let held = |rank: usize| -> usize {
+            let cut = kinds.iter().map(|((shape, placement), count)| {
+                let dims = shape.iter().zip(placement);
+                count
+                    * dims
+                        .map(|(&len, axes)| self.range(len, axes, rank).len())
+                        .product::<usize>()
+            });
+            let whole = owned
+                .iter()
+                .filter_map(|(axes, owners)| owners.get(&self.mesh.place(rank, axes)));
+            cut.sum::<usize>() + whole.sum::<usize>()
+        };
+        let ranks = 0..self.mesh.num_ranks();
+        let fullest = ranks.max_by_key(|&rank| (held(rank), std::cmp::Reverse(rank)));
+        fullest.unwrap_or(0)
+    }
+
+    /// What `rank` has of a dim of `len` that is cut along `axes`.
+    fn range(&self, len: usize, axes: &[Axis], rank: usize) -> Range<usize> {
+        let parts: usize = axes.iter().map(|&axis| self.mesh.size(axis)).product();
+        let place = self.mesh.place(rank, axes);
+        place * len / parts..(place + 1) * len / parts
     }
 
     /// The part of `spec` that `rank` holds.
@@ -370,6 +427,26 @@ mod tests {
         assert_eq!((shape(1, 0), shape(1, 1)), (vec![4, 4], vec![0, 0]));
         assert_eq!((shape(2, 0), shape(2, 1)), (vec![0, 0], vec![4, 4]));
         assert_eq!((shape(0, 0), shape(0, 1)), (vec![5, 4], vec![5, 4]));
+    }
+
+    #[test]
+    fn the_fullest_rank_holds_the_largest_parts() {
+        // 10 rows and 4 on 3 ranks: the last has what is left over of both.
+        let layout = layout(r#"{"every": "fsdp"}"#, &mesh(2, 3)).unwrap();
+        assert_eq!(layout.fullest_rank(), 2);
+        for spec in params() {
+            let part = layout.shard(&spec, 2).local_shape();
+            let largest = layout.largest_part(&spec.path);
+            assert_eq!(part.iter().product::<usize>(), largest, "{}", spec.path);
+        }
+        let config = serde_json::from_str(r#"{"every": "fsdp"}"#).unwrap();
+        let uncut = |spec: &ParamSpec| spec.path.contains("embed");
+        let params = params();
+        let layout = Layout::new(&config, &params, str::to_owned, &[], uncut, &mesh(1, 2));
+        let layout = layout.unwrap();
+        assert_eq!(layout.fullest_rank(), 0, "which has the embedding");
+        assert_eq!(layout.largest_part("model.embed.weight"), 40);
+        assert_eq!(layout.largest_part("model.layers.0.q.weight"), 8);
     }
 
     #[test]

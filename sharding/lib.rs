@@ -29,9 +29,11 @@ mod layout;
 mod pieces;
 mod sharded;
 mod shared;
+mod traffic;
 
 pub use config::{AxisNames, Gather, ShardingConfig, Sums};
 pub use error::{Error, Result};
 pub use layout::Layout;
 pub use pieces::Pieces;
 pub use sharded::Sharded;
+pub use traffic::{Exchange, Load, Traffic};

@@ -7,10 +7,9 @@
 //! order, so that all ask for the same weight at once: a rank without rows runs rows without a target.
 
 use std::collections::HashMap;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
-use tt_dist::{Axis, Communicator};
+use tt_dist::{Axis, Communicator, Peers};
 use tt_nn::{Hooks, ModulePath, ParamKind, ParamSpec, ParamTree};
 use tt_tensor::{DType, Parameter, Precision, Shard, Tensor};
 
@@ -18,7 +17,8 @@ use crate::config::{Gather, Sums};
 use crate::error::Result;
 use crate::gatherer::{Gatherer, Gathering};
 use crate::layout::Layout;
-use crate::shared::{Shared, Traffic, is_rehearsed, sent_to_sum};
+use crate::shared::{Shared, is_rehearsed, sent_to_sum};
+use crate::traffic::{Exchange, Traffic};
 
 /// The parameters of a run, and the ranks that share them.
 pub struct Sharded {
@@ -32,7 +32,7 @@ pub struct Sharded {
     units: HashMap<ModulePath, Unit>,
     /// Of parameters whose gradients have been summed so far in this step: this rank's part.
     summed: Mutex<HashMap<String, Tensor>>,
-    traffic: Traffic,
+    traffic: Mutex<Traffic>,
     /// In the order in which they run.
     blocks: Vec<ModulePath>,
     gatherer: Gatherer,
@@ -72,9 +72,15 @@ impl Sharded {
                 gatherers,
                 replicas,
                 members,
+                peers,
+                replica_peers,
             } = groups.of(&axes)?;
             let parts = members.iter().map(|&rank| layout.shard(spec, rank));
-            let parts: Arc<[Shard]> = parts.collect();
+            let parts: Arc<[Shard]> = if is_rehearsed(&parameter.local()) {
+                Arc::default()
+            } else {
+                parts.collect()
+            };
             let unit = units.entry(unit_of(&spec.path, blocks)).or_default();
             unit.all.push(shared.len());
             if spec.kind != ParamKind::Embedding {
@@ -88,7 +94,9 @@ impl Sharded {
                 gatherers,
                 replicas,
                 in_bf16,
-                num_replicas: layout.mesh().num_ranks() / parts.len(),
+                peers,
+                replica_peers,
+                largest_part: layout.largest_part(&spec.path),
                 parts,
             });
         }
@@ -103,7 +111,7 @@ impl Sharded {
             blocks: blocks.to_vec(),
             begun: Mutex::default(),
             summed: Mutex::default(),
-            traffic: Traffic::default(),
+            traffic: Mutex::default(),
         }))
     }
 
@@ -131,7 +139,7 @@ impl Sharded {
         let Some(grad) = parameter.take_grad() else {
             return Ok(());
         };
-        let part = self.shared[i].own_part_of_sum(&grad, &self.traffic)?;
+        let part = self.own_part_of_sum(i, &grad)?;
         drop(grad);
         let mut summed = self.summed.lock().expect("no panic while summing");
         let part = match summed.remove(parameter.path()) {
@@ -157,7 +165,7 @@ impl Sharded {
                 continue;
             };
             let part = match self.index.get(parameter.path()) {
-                Some(&i) => self.shared[i].own_part_of_sum(&grad, &self.traffic)?,
+                Some(&i) => self.own_part_of_sum(i, &grad)?,
                 None => self.all_reduced(grad)?,
             };
             parameter.set_grad(part);
@@ -182,6 +190,8 @@ impl Sharded {
 
     /// The sums of each value over all ranks.
     pub fn all_reduce(&self, values: Vec<f32>) -> Result<Vec<f32>> {
+        let exchange = Exchange::to_sum(self.peers(), values.len());
+        self.count(|traffic| traffic.sums.add(exchange));
         Ok(self.world.all_reduce(values)?)
     }
 
@@ -211,19 +221,33 @@ impl Sharded {
             .sum()
     }
 
-    /// Bytes that this rank has received so far to gather weights, and given away to sum gradients.
-    pub fn traffic(&self) -> (usize, usize) {
-        let Traffic {
-            gathered_bytes,
-            reduced_bytes,
-        } = &self.traffic;
-        (gathered_bytes.load(Relaxed), reduced_bytes.load(Relaxed))
+    /// What this rank has exchanged with others so far.
+    pub fn traffic(&self) -> Traffic {
+        *self.traffic.lock().expect("no panic while counting")
+    }
+
+    fn count(&self, count: impl FnOnce(&mut Traffic)) {
+        count(&mut self.traffic.lock().expect("no panic while counting"));
+    }
+
+    /// All other ranks.
+    fn peers(&self) -> Peers {
+        self.layout.mesh().peers(&Axis::ALL)
+    }
+
+    fn own_part_of_sum(&self, i: usize, grad: &Tensor) -> Result<Tensor> {
+        self.count(|traffic| self.shared[i].count_sum(traffic));
+        self.shared[i].own_part_of_sum(grad)
     }
 
     /// The sum of what all hold whole.
     fn all_reduced(&self, grad: Tensor) -> Result<Tensor> {
-        let sent = sent_to_sum(grad.elem_count(), self.layout.mesh().num_ranks());
-        self.traffic.count_reduced(sent, &grad);
+        let (peers, elements) = (self.peers(), grad.elem_count());
+        self.count(|traffic| {
+            let sent = sent_to_sum(elements, peers.count() + 1);
+            traffic.reduced_bytes += (sent * size_of::<f32>()) as u64;
+            traffic.sums.add(Exchange::to_sum(peers, elements));
+        });
         if is_rehearsed(&grad) {
             return Ok(grad);
         }
@@ -231,20 +255,19 @@ impl Sharded {
         Ok(Tensor::from_slice(&sums, grad.dims(), grad.device())?)
     }
 
-    /// Begins to gather, unless that is done or begun.
-    fn begin(&self, i: usize) {
+    /// Begins to gather, unless that is done or begun; `is_ahead`: what is used later.
+    fn begin(&self, i: usize, is_ahead: bool) {
         let parameter = &self.shared[i].parameter;
         let mut begun = self.begun.lock().expect("no panic while gathering");
         if !parameter.is_gathered() && !begun.contains_key(&i) {
-            let missing = self.shared[i].num_missing_bytes();
-            self.traffic.count_gathered(missing);
+            self.count(|traffic| self.shared[i].count_gather(traffic, is_ahead));
             begun.insert(i, self.gatherer.gather(&self.shared[i]));
         }
     }
 
     /// Makes a parameter whole, unless it is.
     fn gather(&self, i: usize) -> Result<()> {
-        self.begin(i);
+        self.begin(i, false);
         match self.take_begun(i) {
             Some(whole) => Ok(self.shared[i].parameter.gather(whole.wait()?)?),
             None => Ok(()),
@@ -270,7 +293,7 @@ impl Sharded {
         let position = self.blocks.iter().position(|block| block == module);
         let next = position.and_then(next).and_then(|at| self.blocks.get(at));
         if let Some(unit) = next.and_then(|block| self.units.get(block)) {
-            unit.all.iter().for_each(|&i| self.begin(i));
+            unit.all.iter().for_each(|&i| self.begin(i, true));
         }
     }
 }
@@ -402,6 +425,8 @@ impl<'a> Groups<'a> {
             gatherers: along(&axes)?,
             replicas: along(&others)?,
             members: members.collect(),
+            peers: mesh.peers(&axes),
+            replica_peers: mesh.peers(&others),
         };
         self.made.insert(axes, group.clone());
         Ok(group)
@@ -416,4 +441,6 @@ struct Group {
     replicas: Arc<dyn Communicator>,
     /// `owners`, as the mesh numbers them.
     members: Arc<[usize]>,
+    peers: Peers,
+    replica_peers: Peers,
 }

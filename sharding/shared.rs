@@ -1,13 +1,13 @@
 //! A parameter of which ranks have parts: how it is put together, and how its gradient is summed.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use half::{bf16, f16};
-use tt_dist::Communicator;
+use tt_dist::{Communicator, Peers};
 use tt_tensor::{DType, Device, Parameter, Shard, Tensor, WithDType};
 
 use crate::error::Result;
+use crate::traffic::{Exchange, Traffic};
 
 /// A parameter of which this rank has a part.
 #[derive(Clone)]
@@ -19,30 +19,16 @@ pub(crate) struct Shared {
     pub(crate) gatherers: Arc<dyn Communicator>,
     /// Those that have the same part.
     pub(crate) replicas: Arc<dyn Communicator>,
-    /// How many have it: a rehearsed rank has none to ask.
-    pub(crate) num_replicas: usize,
+    /// The others of `owners`: a rehearsed rank has none to ask.
+    pub(crate) peers: Peers,
+    /// The others of `replicas`.
+    pub(crate) replica_peers: Peers,
+    /// Elements of the largest part.
+    pub(crate) largest_part: usize,
     /// It is sent rounded to bf16, as it is only used in products that round it so.
     pub(crate) in_bf16: bool,
-    /// By rank of `owners`.
+    /// By rank of `owners`; none of a rehearsed one, which may have very many.
     pub(crate) parts: Arc<[Shard]>,
-}
-
-/// What ranks have sent each other.
-#[derive(Debug, Default)]
-pub(crate) struct Traffic {
-    pub(crate) gathered_bytes: AtomicUsize,
-    pub(crate) reduced_bytes: AtomicUsize,
-}
-
-impl Traffic {
-    pub(crate) fn count_gathered(&self, bytes: usize) {
-        self.gathered_bytes.fetch_add(bytes, Relaxed);
-    }
-
-    pub(crate) fn count_reduced(&self, elements: usize, of: &Tensor) {
-        let bytes = elements * of.dtype().size_in_bytes();
-        self.reduced_bytes.fetch_add(bytes, Relaxed);
-    }
 }
 
 impl Shared {
@@ -87,21 +73,40 @@ impl Shared {
         Ok(Tensor::from_slice(&whole, shape, own.device())?)
     }
 
-    /// Bytes that this rank hears of others for [`Shared::whole`].
-    pub(crate) fn num_missing_bytes(&self) -> usize {
+    /// Counts [`Shared::whole`].
+    pub(crate) fn count_gather(&self, traffic: &mut Traffic, is_ahead: bool) {
         let shard = self.parameter.shard();
         let missing = shard.shape().iter().product::<usize>() - num_elements(shard);
         let own = self.parameter.local().dtype();
         let sent = if self.in_bf16 { DType::BF16 } else { own };
-        missing * sent.size_in_bytes()
+        traffic.gathered_bytes += (missing * sent.size_in_bytes()) as u64;
+        let exchanges = if is_ahead {
+            &mut traffic.prefetches
+        } else {
+            &mut traffic.gathers
+        };
+        let largest = self.largest_part * sent.size_in_bytes();
+        exchanges.add(Exchange::with_each(self.peers, largest));
+    }
+
+    /// Counts [`Shared::own_part_of_sum`].
+    pub(crate) fn count_sum(&self, traffic: &mut Traffic) {
+        let shard = self.parameter.shard();
+        let own = num_elements(shard);
+        let others = shard.shape().iter().product::<usize>() - own;
+        let replicas = self.replica_peers.count() + 1;
+        let sent = others + sent_to_sum(own, replicas);
+        traffic.reduced_bytes += (sent * size_of::<f32>()) as u64;
+        let largest = self.largest_part * size_of::<f32>();
+        traffic.sums.add(Exchange::with_each(self.peers, largest));
+        if replicas > 1 {
+            let exchange = Exchange::to_sum(self.replica_peers, self.largest_part);
+            traffic.sums.add(exchange);
+        }
     }
 
     /// `grad` has the whole shape; gives the own part of its sum over all ranks.
-    pub(crate) fn own_part_of_sum(&self, grad: &Tensor, traffic: &Traffic) -> Result<Tensor> {
-        let shares: Vec<usize> = self.parts.iter().map(num_elements).collect();
-        let own = shares[self.owners.rank()];
-        let sent = grad.elem_count() - own + sent_to_sum(own, self.num_replicas);
-        traffic.count_reduced(sent, grad);
+    pub(crate) fn own_part_of_sum(&self, grad: &Tensor) -> Result<Tensor> {
         let shape = self.parameter.shard().local_shape();
         if is_rehearsed(grad) {
             return Ok(Tensor::zeros(shape, grad.device())?);
@@ -116,9 +121,10 @@ impl Shared {
         } else {
             runs().flat_map(|run| values[run].to_vec()).collect()
         };
+        let shares: Vec<usize> = self.parts.iter().map(num_elements).collect();
         let own = self.owners.reduce_scatter(by_part, &shares)?;
-        let own = match self.num_replicas {
-            1 => own,
+        let own = match self.replica_peers.count() {
+            0 => own,
             _ => self.replicas.all_reduce(own)?,
         };
         Ok(Tensor::from_slice(&own, shape, grad.device())?)

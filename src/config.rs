@@ -67,7 +67,7 @@ pub(crate) struct AppConfig {
     /// How hosts are arranged.
     #[serde(default)]
     pub(crate) dcn_mesh: MeshAxes,
-    /// What ranks do about each other.
+    /// What ranks do about each other, and for `plan` what there is between them.
     #[serde(default)]
     pub(crate) dist: DistConfig,
     /// A trace of a few steps, chosen by `profile=chrome`; null: none.
@@ -119,19 +119,34 @@ struct ModelConfig {
     _of_its_type: Map<String, Value>,
 }
 
-/// What ranks do about each other.
+/// What ranks do about each other, and for `plan` what there is between them.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct DistConfig {
     /// A rank that others wait for longer than this has failed, and the run with it; null: never.
     #[schemars(range(min = 1))]
     pub(crate) timeout_seconds: Option<u64>,
+    /// What a rank can send to others of its host (`ici_mesh`), and receive at the same time, in 10^9 bytes a second; null: not
+    /// known. With `device.peak_tflops`, `plan` tells how long a step takes.
+    pub(crate) ici_gb_per_second: Option<f64>,
+    /// The same between hosts (`dcn_mesh`): for a rank, so where ranks of a host share a network card, each one's share of it.
+    pub(crate) dcn_gb_per_second: Option<f64>,
+    /// Microseconds that each message within a host takes besides its bytes.
+    #[schemars(range(min = 0.0))]
+    pub(crate) ici_latency_us: f64,
+    /// The same between hosts.
+    #[schemars(range(min = 0.0))]
+    pub(crate) dcn_latency_us: f64,
 }
 
 impl Default for DistConfig {
     fn default() -> Self {
         Self {
             timeout_seconds: Some(600),
+            ici_gb_per_second: None,
+            dcn_gb_per_second: None,
+            ici_latency_us: 0.0,
+            dcn_latency_us: 0.0,
         }
     }
 }

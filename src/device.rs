@@ -16,7 +16,7 @@ use crate::ranks;
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct DeviceConfig {
-    /// The kind of device. The keys after `peak_tflops` are about a TPU, and without effect on the CPU.
+    /// The kind of device. The keys after `utilization` are about a TPU, and without effect on the CPU.
     #[serde(rename = "type")]
     pub(crate) kind: DeviceKind,
     /// Threads of the CPU's kernels; null: as `RAYON_NUM_THREADS` says, or one a core. Results are the same for any
@@ -36,6 +36,9 @@ pub(crate) struct DeviceConfig {
     /// the run's precision at its start, in a fifth of a second. Steps then report `tflops`, and as `mfu` what part of this
     /// that is; null: neither.
     pub(crate) peak_tflops: Option<PeakTflops>,
+    /// What part of `peak_tflops` a rank reaches in a step, for the time that `plan` tells: as one rank alone has it, with what
+    /// is run again in the backward pass counted in.
+    pub(crate) utilization: f64,
     /// Cores of the TPU to use; null: all. Results are the same for any number; the emulator is faster with few.
     #[schemars(range(min = 1, max = 8))]
     pub(crate) cores: Option<usize>,
@@ -63,6 +66,7 @@ impl Default for DeviceConfig {
             ranks: None,
             isa: None,
             peak_tflops: None,
+            utilization: 1.0,
             cores: None,
             memory_gb: None,
             fallback: Fallback::default(),

@@ -1,10 +1,10 @@
 //! How the model of a run is spread over its ranks: from `device.ranks`, the meshes and `model.sharding` to a layout.
 
 use tt_config::{Composition, Diagnostics, Node, Section};
-use tt_dist::{Mesh, MeshError, mpi};
+use tt_dist::{Axis, Mesh, MeshError, mpi};
 use tt_models::Model;
 use tt_nn::ParamSpec;
-use tt_sharding::{Layout, ShardingConfig};
+use tt_sharding::{Gather, Layout, ShardingConfig, Sums};
 use tt_train::TrainerConfig;
 
 use crate::config::AppConfig;
@@ -54,8 +54,43 @@ pub(super) fn layout(
     let uncut = optimizers.uncut(&trained);
     let uncut = |spec: &ParamSpec| uncut.contains(&spec.path);
     let saved = |path: &str| names.saved(path);
-    Layout::new(&sharding, &params, saved, &modules, uncut, &mesh)
-        .map_err(|error| refuse(error.to_string()))
+    let layout = Layout::new(&sharding, &params, saved, &modules, uncut, &mesh)
+        .map_err(|error| refuse(error.to_string()))?;
+    check_effect(&section, &sharding, &layout)?;
+    Ok(layout)
+}
+
+/// A key that is without effect beside the others: what was meant by it is not what would be done.
+fn check_effect(
+    section: &Section<'_>,
+    sharding: &ShardingConfig,
+    layout: &Layout,
+) -> Result<(), Diagnostics> {
+    let mut problems = Diagnostics::new();
+    let mut refuse = |key: &str, value: &str, why: &str| {
+        let message = format!("`{KEY}.{key}`: {value} is without effect {why}");
+        problems.push(section.section(key).error(message));
+    };
+    let (by_block, at_once) = (
+        sharding.gather == Gather::Block,
+        sharding.reduce == Sums::MicroBatch,
+    );
+    if layout.named_axes().is_empty() {
+        let why = "where no parameter is shared out; name an axis in `every` or for a path";
+        for (is_so, key, value) in [
+            (by_block, "gather", "block"),
+            (sharding.prefetch, "prefetch", "true"),
+            (at_once, "reduce", "micro_batch"),
+        ] {
+            if is_so {
+                refuse(key, value, why);
+            }
+        }
+    } else if sharding.prefetch && !by_block {
+        let why = "with `gather: step`, as weights stay whole; `gather: block` gathers the next block ahead";
+        refuse("prefetch", "true", why);
+    }
+    problems.into_result(())
 }
 
 /// What is no path, and no key either, would be taken for a path.
@@ -144,6 +179,15 @@ pub(crate) fn warnings(trainer: &TrainerConfig, layout: &Layout) -> Vec<String> 
         warnings.push(format!(
             "warning: {ranks} ranks do not share out {} rows evenly: in a step some compute for nothing; make trainer.global_batch_size a multiple of {ranks}",
             trainer.global_batch_size
+        ));
+    }
+    let named = layout.named_axes();
+    let is_spread = |axis: &Axis| layout.mesh().size(*axis) > 1;
+    if ranks > 1 && !named.is_empty() && !named.iter().any(is_spread) {
+        let names: Vec<_> = named.iter().map(|axis| axis.name()).collect();
+        warnings.push(format!(
+            "warning: model.sharding shares parameters out along {}, where the meshes have one rank: each rank holds all of them whole",
+            names.join(" and ")
         ));
     }
     if ranks > 1 && !layout.unnamed().is_empty() {

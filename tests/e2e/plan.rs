@@ -207,3 +207,116 @@ fn the_steps_of_epochs_are_counted_in_the_data() {
     let summary = RunFolder(place.path().join("run")).json("summary.json");
     assert_eq!(summary["steps"].as_u64(), Some(planned));
 }
+
+/// A mesh of 8 hosts of 8, on hardware with round numbers.
+fn time(place: &Place, more: &[&str]) -> Value {
+    let hardware = [
+        "ici_mesh.fsdp=8",
+        "trainer.micro_batch_size=1",
+        "data.sequence_length=64",
+        "device.peak_tflops=2",
+        "device.utilization=0.5",
+        "dist.ici_gb_per_second=1",
+        "dist.dcn_gb_per_second=0.5",
+    ];
+    plan(place, &small(&[&hardware, more].concat()))
+}
+
+#[test]
+fn the_time_of_a_step_is_computing_and_what_ranks_exchange() {
+    let place = Place::new();
+    let seconds = |plan: &Value, what: &str| plan["time"][what].as_f64().expect(what);
+    let alone = plan(
+        &place,
+        &small(&["device.peak_tflops=2", "device.utilization=0.5"]),
+    );
+    let flops = alone["step"]["flops"].as_f64().unwrap();
+    assert!((seconds(&alone, "step_seconds") - flops / 1e12).abs() < 1e-9);
+    assert_eq!(seconds(&alone, "efficiency"), 1.0);
+
+    // All that is gathered and summed stays in a host; parts are equal, so what a rank hears is what it says.
+    let zero3 = ["model/sharding=zero3", "trainer.global_batch_size=8"];
+    let host = time(&place, &zero3);
+    let heard = ["gathered_bytes", "reduced_bytes"].map(|key| host["ranks"][key].as_f64().unwrap());
+    let within = seconds(&host, "within_host_seconds");
+    let expected = heard.iter().sum::<f64>() / 1e9;
+    assert!(
+        (within / expected - 1.0).abs() < 1e-3,
+        "{within} {expected}"
+    );
+    assert_eq!(seconds(&host, "between_hosts_seconds"), 0.0);
+    let step = seconds(&host, "step_seconds");
+    let compute = seconds(&host, "compute_seconds");
+    assert!((step - compute - within).abs() < 1e-9);
+    assert!((seconds(&host, "efficiency") - compute / step).abs() < 1e-9);
+
+    // Copies on other hosts: only sums go there, of a rank's part 2 * 7/8 of it.
+    let rows = "trainer.global_batch_size=64";
+    let hosts = ["dcn_mesh.data=8", "model/sharding=zero3", rows];
+    let copies = time(&place, &hosts);
+    let parameters = copies["parameters"]["total"].as_f64().unwrap();
+    let expected = 2.0 * 7.0 / 8.0 * 4.0 * parameters / 8.0 / 0.5e9;
+    let between = seconds(&copies, "between_hosts_seconds");
+    // Sums of few numbers are one exchange of whole parts.
+    assert!(
+        (0.99..1.1).contains(&(between / expected)),
+        "{between} {expected}"
+    );
+
+    // A message costs its latency: at least one to each of the 56 on other hosts for every sum.
+    let slow = time(&place, &[&hosts[..], &["dist.dcn_latency_us=100"]].concat());
+    let added = seconds(&slow, "between_hosts_seconds") - between;
+    assert!(added > 56.0 * 100e-6, "{added}");
+
+    // What is gathered ahead is hidden as far as there is something computed meanwhile.
+    let ahead = time(
+        &place,
+        &[&hosts[..], &["model.sharding.prefetch=true"]].concat(),
+    );
+    let hidden = seconds(&ahead, "hidden_seconds");
+    assert!(hidden > 0.0 && hidden <= seconds(&ahead, "compute_seconds"));
+    assert_eq!(
+        seconds(&ahead, "within_host_seconds"),
+        seconds(&copies, "within_host_seconds")
+    );
+    assert_eq!(seconds(&copies, "hidden_seconds"), 0.0);
+}
+
+#[test]
+fn a_time_that_cannot_be_told_names_what_is_missing() {
+    let place = Place::new();
+    let args = small(&["ici_mesh.fsdp=2", "dcn_mesh.data=2", "device.peak_tflops=1"]);
+    let plan = |more: &[&str]| place.run(&[&["plan"], &args[..], more].concat());
+    plan(&[])
+        .with_code(0)
+        .prints("with dist.ici_gb_per_second, it can be told");
+    plan(&["dist.ici_gb_per_second=1"])
+        .with_code(0)
+        .prints("with dist.dcn_gb_per_second, it can be told");
+    let refused = plan(&["dist.ici_gb_per_second=0", "device.utilization=-1"]).with_code(2);
+    for key in ["dist.ici_gb_per_second`: 0", "device.utilization`: -1"] {
+        assert!(refused.stderr.contains(key), "{}", refused.stderr);
+    }
+}
+
+/// Parts of others than the rehearsed rank are not made: it took minutes, and as much memory as the model.
+#[test]
+fn a_plan_of_very_many_ranks_takes_seconds() {
+    let place = Place::new();
+    let args = [
+        "+model=qwen2-7b",
+        "+trainer=lm",
+        "dcn_mesh.fsdp=8192",
+        "ici_mesh.fsdp=8",
+        "model/sharding=zero3",
+        "trainer.global_batch_size=65536",
+        "trainer.micro_batch_size=1",
+    ];
+    let begun = std::time::Instant::now();
+    let plan = plan(&place, &args);
+    let seconds = begun.elapsed().as_secs_f64();
+    assert!(seconds < 10.0, "{seconds}");
+    // 3584 columns of one of 65536 rows at most, of each of 28 layers' seven matrices and of the embedding and the head.
+    let weights = plan["memory_bytes"]["weights"].as_f64().unwrap();
+    assert!(weights >= 7.6e9 / 65536.0 * 4.0, "{weights}");
+}

@@ -197,6 +197,14 @@ fn what_cannot_be_shared_out_is_refused_before_anything_is_made() {
             "`gatherr` is no key, and as a path of the model it has no list of axes",
         ),
         (
+            &["model/sharding=zero1", "+model.sharding.prefetch=true"],
+            "`model.sharding.prefetch`: true is without effect with `gather: step`",
+        ),
+        (
+            &["model/sharding=zero3", "model.sharding.every=null"],
+            "`model.sharding.reduce`: micro_batch is without effect where no parameter is shared out",
+        ),
+        (
             &["device.ranks=2", "device=tpu"],
             "device.type=tpu works on one rank only, yet",
         ),
@@ -205,6 +213,15 @@ fn what_cannot_be_shared_out_is_refused_before_anything_is_made() {
         assert!(finished.stderr.contains(complaint), "{}", finished.stderr);
         assert!(!place.path().join("outputs").exists());
     }
+}
+
+#[test]
+fn parameters_that_are_not_shared_out_after_all_are_warned_of() {
+    let place = Place::new();
+    let args = ["model/sharding=zero3", "ici_mesh.data=2"];
+    place.run(&[&["plan"], &nano(&args)[..]].concat()).with_code(0).prints(
+        "model.sharding shares parameters out along fsdp, where the meshes have one rank: each rank holds all of them whole",
+    );
 }
 
 #[test]

@@ -32,4 +32,5 @@ pub mod threads;
 pub use communicator::{Alone, Communicator};
 pub use error::{Error, Peer, Result};
 pub use launcher::{Launched, launched};
-pub use mesh::{Axis, Mesh, MeshAxes, MeshError};
+pub use mesh::{Axis, Mesh, MeshAxes, MeshError, Peers};
+pub use sums::FEW;

@@ -114,6 +114,22 @@ pub struct MeshError {
     pub why: String,
 }
 
+/// How many others a rank has in a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peers {
+    /// On the same host.
+    pub within_host: usize,
+    /// On other hosts.
+    pub between_hosts: usize,
+}
+
+impl Peers {
+    /// All of them.
+    pub fn count(self) -> usize {
+        self.within_host + self.between_hosts
+    }
+}
+
 /// How the ranks of a run are arranged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mesh {
@@ -218,6 +234,16 @@ impl Mesh {
         self.place(rank, &others.collect::<Vec<_>>())
     }
 
+    /// The others of a group along `axes`, which are as many for each of its ranks.
+    pub fn peers(&self, axes: &[Axis]) -> Peers {
+        let of_host: usize = axes.iter().map(|axis| self.inner[axis.index()]).product();
+        let all: usize = axes.iter().map(|&axis| self.size(axis)).product();
+        Peers {
+            within_host: of_host - 1,
+            between_hosts: all - of_host,
+        }
+    }
+
     /// By [`Axis::ALL`].
     fn coordinates(&self, rank: usize) -> [usize; 5] {
         let mut rest = rank;
@@ -300,6 +326,20 @@ mod tests {
         };
         let places: Vec<_> = (0..4).map(place).collect();
         assert_eq!(places, [(0, 0), (1, 0), (0, 1), (1, 1)]);
+    }
+
+    #[test]
+    fn peers_are_those_of_the_host_and_the_others() {
+        // Four hosts of six ranks.
+        let mesh = Mesh::new(&axes(2, 3), &axes(4, 1), 24).unwrap();
+        let peers = |axes: &[Axis]| {
+            let peers = mesh.peers(axes);
+            (peers.within_host, peers.between_hosts)
+        };
+        assert_eq!(peers(&[Axis::Fsdp]), (2, 0));
+        assert_eq!(peers(&[Axis::Data]), (1, 6));
+        assert_eq!(peers(&Axis::ALL), (5, 18));
+        assert_eq!(peers(&[]), (0, 0));
     }
 
     #[test]

@@ -29,13 +29,10 @@ use mpi::traits::{Communicator as _, Destination, Equivalence, Source};
 
 use crate::communicator::Communicator;
 use crate::error::{Error, Peer, Result};
-use crate::sums::sums;
+use crate::sums::{FEW, sums};
 
 /// Bytes at once: MPI counts them with 32 bits.
 const PIECE: usize = 16 << 20;
-
-/// Sums of at most so many elements are taken by every rank for itself, which is one exchange and not two.
-const FEW: usize = 4096;
 
 /// Between two looks for what has arrived: while something is being sent or was waited for lately, and else.
 const BUSY_PAUSE: Duration = Duration::from_micros(50);

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::run_dir::RESOLVED_CONFIG;
 
 /// What cannot change a number of a run, and is nobody's business.
-const LEFT_OUT: [&str; 29] = [
+const LEFT_OUT: [&str; 30] = [
     "hydra",
     "resume",
     "logging",
@@ -22,6 +22,7 @@ const LEFT_OUT: [&str; 29] = [
     "model.sharding",
     "device.isa",
     "device.peak_tflops",
+    "device.utilization",
     "device.cores",
     "device.memory_gb",
     "device.fallback",

@@ -13,7 +13,7 @@ use tt_engine::{Limits, Sampler, Sampling, generate};
 use tt_models::Model;
 use tt_nn::{ParamTree, Recompute};
 use tt_optimizers::Optimizers;
-use tt_sharding::Sharded;
+use tt_sharding::{Sharded, Traffic};
 use tt_tensor::{Device, MetaDevice, Precision, Seed, Shard, Tensor};
 
 use crate::Trainer;
@@ -74,10 +74,10 @@ pub struct Footprint {
     pub peak: u64,
     /// Matrix products and attention of an optimizer step, recomputation included.
     pub flops_per_step: u64,
-    /// What the rank hears of others in a step, to make weights whole.
-    pub gathered_per_step: u64,
-    /// What it tells others in a step, to sum gradients.
-    pub reduced_per_step: u64,
+    /// Those of a step's forward passes.
+    pub forward_flops_per_step: u64,
+    /// What the rank exchanges with others in a step.
+    pub traffic: Traffic,
 }
 
 /// One parameter's path and number of elements.
@@ -124,12 +124,13 @@ impl Rehearsal {
 
         // A step taken apart: what there is between the two passes, and what the passes leave.
         let batch = Batch::full(config.micro_batch_size, sequence_length, &batch);
-        let before = live();
-        let activations = Cell::new(0);
+        let (before, computed) = (live(), device.usage().flops);
+        let (activations, forward_flops) = (Cell::new(0), Cell::new(0));
         let mut totals =
             training.accumulate(std::slice::from_ref(&batch), |fwd, model, batch| {
                 let loss = trainer.loss(fwd, model, batch)?;
                 activations.set(live() - before);
+                forward_flops.set(device.usage().flops - computed);
                 Ok(loss)
             })?;
         let gradients = training.params.iter().filter_map(|(_, p)| p.grad());
@@ -144,23 +145,23 @@ impl Rehearsal {
         let micro_batches = config.global_batch_size / config.micro_batch_size;
         let micro_batches = micro_batches.div_ceil(num_ranks) as u64;
         let used = || {
-            let (gathered, reduced) = ranks.as_ref().map_or((0, 0), |it| it.traffic());
-            [device.usage().flops, gathered as u64, reduced as u64]
+            let traffic = ranks.as_ref().map(|ranks| ranks.traffic());
+            (device.usage().flops, traffic.unwrap_or_default())
         };
-        let mut of_step = |count: usize| -> Result<[u64; 3]> {
+        let mut of_step = |count: usize| -> Result<(u64, Traffic)> {
             let (batches, before) = (vec![batch.clone(); count], used());
             trainer.train_step(&mut training, &batches)?;
             let after = used();
-            Ok(std::array::from_fn(|i| after[i] - before[i]))
+            let traffic = after.1.zip(before.1, |after, before| after - before);
+            Ok((after.0 - before.0, traffic))
         };
-        let mut per_step = of_step(1)?;
+        let (mut flops_per_step, mut traffic) = of_step(1)?;
         if micro_batches > 1 {
             let of_two = of_step(2)?;
-            for (one, two) in per_step.iter_mut().zip(of_two) {
-                *one += (two - *one) * (micro_batches - 1);
-            }
+            let of_all = |one: u64, two: u64| one + (two - one) * (micro_batches - 1);
+            flops_per_step = of_all(flops_per_step, of_two.0);
+            traffic = traffic.zip(of_two.1, of_all);
         }
-        let [flops_per_step, gathered_per_step, reduced_per_step] = per_step;
 
         validate(
             &training,
@@ -197,8 +198,8 @@ impl Rehearsal {
             // The last checkpoint is complete before the first continuation is made.
             peak: tensors.max(while_training + snapshot),
             flops_per_step,
-            gathered_per_step,
-            reduced_per_step,
+            forward_flops_per_step: forward_flops.get() * micro_batches,
+            traffic,
         })
     }
 }

@@ -7,12 +7,13 @@
 use std::sync::Arc;
 
 use tt_config::Composition;
-use tt_dist::{Alone, Mesh};
+use tt_dist::{Alone, Axis, Mesh};
 use tt_nn::ParamSpec;
 use tt_sharding::Sharded;
 use tt_tensor::MetaDevice;
 use tt_train::{Footprint, Rehearsal, TrainerConfig};
 
+use super::time::{Hardware, StepTime};
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::setup::{Setup, job, sharding};
@@ -22,13 +23,13 @@ use crate::setup::{Setup, job, sharding};
 pub(super) const PROCESS_BYTES: u64 = 24 << 20;
 
 /// A run and what it takes.
-pub(super) struct Estimate {
+pub(in crate::commands) struct Estimate {
     pub(super) model: String,
     pub(super) trainer: TrainerConfig,
     pub(super) sequence_length: usize,
     /// Of the run; `None` where its epochs decide, see [`steps`].
     pub(super) steps: Option<u64>,
-    pub(super) footprint: Footprint,
+    pub(in crate::commands) footprint: Footprint,
     /// How its ranks are arranged.
     pub(super) mesh: Mesh,
     /// What a user of several ranks may not expect.
@@ -37,10 +38,12 @@ pub(super) struct Estimate {
     pub(super) threads: usize,
     /// Activations of the same run without remat, if it has any.
     pub(super) activations_without_remat: Option<u64>,
+    /// `None` where the configuration does not say how fast the device is. Error: the key of a bandwidth that is missing.
+    pub(super) time: Option<Result<StepTime, &'static str>>,
 }
 
 impl Estimate {
-    pub(super) fn of(invocation: &Invocation) -> Result<Self, Failure> {
+    pub(in crate::commands) fn of(invocation: &Invocation) -> Result<Self, Failure> {
         let composition = &invocation.composition;
         let setup = Setup::read_to_plan(invocation)?;
         setup.check(composition)?;
@@ -51,7 +54,9 @@ impl Estimate {
         let mesh = setup.layout.mesh().clone();
         let warnings = sharding::warnings(&setup.trainer_config, &setup.layout);
         let threads = setup.config.device.ranks.unwrap_or(1);
+        let hardware = Hardware::read(&setup.config, composition)?;
         let footprint = rehearse(setup, composition, true)?;
+        let time = hardware.map(|it| it.step_time(&footprint, &trainer, &mesh));
         let activations_without_remat = if remats {
             let without = rehearse(Setup::read_to_plan(invocation)?, composition, false)?;
             Some(without.activations)
@@ -68,11 +73,28 @@ impl Estimate {
             warnings,
             threads,
             activations_without_remat,
+            time,
         })
     }
 
+    /// Number and arrangement: `8: data 2, fsdp 4`.
+    pub(in crate::commands) fn ranks(&self) -> String {
+        match self.mesh.num_ranks() {
+            1 => "1".to_owned(),
+            ranks => format!("{ranks}: {}", self.axes()),
+        }
+    }
+
+    /// Those along which there are several ranks.
+    pub(super) fn axes(&self) -> String {
+        let size = |axis| self.mesh.size(axis);
+        let axes = Axis::ALL.into_iter().filter(|&axis| size(axis) > 1);
+        let axes = axes.map(|axis| format!("{axis} {}", size(axis)));
+        axes.collect::<Vec<_>>().join(", ")
+    }
+
     /// Of a rank.
-    pub(super) fn peak_bytes(&self) -> u64 {
+    pub(in crate::commands) fn peak_bytes(&self) -> u64 {
         self.footprint.peak + PROCESS_BYTES
     }
 
@@ -100,8 +122,10 @@ fn rehearse(
 ) -> Result<Footprint, Failure> {
     let batch = setup.batch_spec().map_err(Failure::request)?;
     let meta = MetaDevice::new();
-    let of_first = |spec: &ParamSpec| setup.layout.shard(spec, 0);
-    let params = setup.unallocated_params(meta, &of_first);
+    // Where a dim is not a multiple of the ranks, or a parameter is not cut, some hold more than others.
+    let fullest = setup.layout.fullest_rank();
+    let of_fullest = |spec: &ParamSpec| setup.layout.shard(spec, fullest);
+    let params = setup.unallocated_params(meta, &of_fullest);
     let params = params.map_err(Failure::run)?;
     let layout = setup.layout.clone();
     let is_shared = layout.mesh().num_ranks() > 1;

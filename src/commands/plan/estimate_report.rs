@@ -8,6 +8,7 @@ use tt_report::{Column, Table};
 
 use super::estimate::{Estimate, PROCESS_BYTES};
 use super::fit::{Changed, Fit, Outcome};
+use super::time::StepTime;
 
 /// Elements by part of the model, and how many of all are trained.
 struct Parameters {
@@ -113,25 +114,22 @@ pub(super) fn table(estimate: &Estimate, fit: Option<&Fit>) -> String {
 
     let ranks = estimate.mesh.num_ranks();
     if ranks > 1 {
-        let axes = Axis::ALL
-            .into_iter()
-            .filter(|&axis| estimate.mesh.size(axis) > 1);
-        let axes = axes.map(|axis| format!("{axis} {}", estimate.mesh.size(axis)));
         row("", "", "");
-        row(
-            "ranks",
-            &ranks.to_string(),
-            &axes.collect::<Vec<_>>().join(", "),
-        );
+        row("ranks", &ranks.to_string(), &estimate.axes());
         row(
             "  FLOPs",
             &count(footprint.flops_per_step),
             "of each in a step",
         );
         let sent = "received by each in a step, to make weights whole";
-        row("  weights", &bytes(footprint.gathered_per_step), sent);
+        row("  weights", &bytes(footprint.traffic.gathered_bytes), sent);
         let sent = "sent by each in a step, to sum them";
-        row("  gradients", &bytes(footprint.reduced_per_step), sent);
+        row("  gradients", &bytes(footprint.traffic.reduced_bytes), sent);
+    }
+    if let Some(time) = &estimate.time {
+        for [name, value, note] in time_rows(time.as_ref(), ranks) {
+            row(&name, &value, &note);
+        }
     }
 
     let without = estimate.activations_without_remat.map(bytes);
@@ -188,6 +186,64 @@ pub(super) fn table(estimate: &Estimate, fit: Option<&Fit>) -> String {
     table.to_string()
 }
 
+fn time_rows(time: Result<&StepTime, &&str>, ranks: usize) -> Vec<[String; 3]> {
+    let row = |name: &str, value: String, note: &str| [name.to_owned(), value, note.to_owned()];
+    let time = match time {
+        Ok(time) => time,
+        Err(key) => {
+            let missing = format!("with {key}, it can be told");
+            return vec![
+                row("", String::new(), ""),
+                row("time of a step", String::new(), &missing),
+            ];
+        }
+    };
+    let speed = number::count(time.flops_per_second);
+    let speed = format!("at {speed}FLOP/s of each rank");
+    let mut rows = vec![
+        row("", String::new(), ""),
+        row("time of a step", seconds(time.step()), &speed),
+    ];
+    if ranks > 1 {
+        rows.extend([
+            row("  compute", seconds(time.compute), ""),
+            row(
+                "  within hosts",
+                seconds(time.within_host),
+                "weights and gradients between ranks of a host",
+            ),
+            row("  between hosts", seconds(time.between_hosts), ""),
+            row(
+                "  hidden",
+                seconds(time.hidden),
+                "of both, behind computing",
+            ),
+        ]);
+    }
+    rows.push(row(
+        "  tokens/s",
+        number::count(time.tokens_per_second()),
+        "",
+    ));
+    if ranks > 1 {
+        let of_one = format!("{:.1} %", 100.0 * time.efficiency());
+        rows.push(row(
+            "  efficiency",
+            of_one,
+            "tokens/s of a rank, to those of one rank alone",
+        ));
+    }
+    rows
+}
+
+fn seconds(seconds: f64) -> String {
+    match seconds {
+        _ if seconds >= 100.0 => format!("{seconds:.0} s"),
+        _ if seconds >= 1.0 => format!("{seconds:.2} s"),
+        _ => format!("{:.1} ms", seconds * 1e3),
+    }
+}
+
 fn verdict(fit: &Fit) -> String {
     let memory = bytes(fit.memory_bytes);
     let with = |changed: &Changed| {
@@ -235,9 +291,19 @@ pub(super) fn json(estimate: &Estimate, fit: Option<&Fit>) -> String {
             "count": estimate.mesh.num_ranks(),
             "axes": Axis::ALL.map(|axis| (axis.name(), estimate.mesh.size(axis))).into_iter().collect::<IndexMap<_, _>>(),
             "flops": footprint.flops_per_step,
-            "gathered_bytes": footprint.gathered_per_step,
-            "reduced_bytes": footprint.reduced_per_step,
+            "gathered_bytes": footprint.traffic.gathered_bytes,
+            "reduced_bytes": footprint.traffic.reduced_bytes,
         },
+        "time": estimate.time.as_ref().and_then(|time| time.as_ref().ok()).map(|time| json!({
+            "step_seconds": time.step(),
+            "compute_seconds": time.compute,
+            "within_host_seconds": time.within_host,
+            "between_hosts_seconds": time.between_hosts,
+            "hidden_seconds": time.hidden,
+            "tokens_per_second": time.tokens_per_second(),
+            "efficiency": time.efficiency(),
+            "flops_per_second": time.flops_per_second,
+        })),
         "run": {
             "steps": work.steps,
             "tokens": work.steps.map(|steps| steps * work.tokens_per_step),

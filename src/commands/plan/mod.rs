@@ -3,6 +3,7 @@
 mod estimate;
 mod estimate_report;
 mod fit;
+mod time;
 
 use std::process::ExitCode;
 
@@ -10,7 +11,7 @@ use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::out;
 use crate::setup::Setup;
-use estimate::Estimate;
+pub(super) use estimate::Estimate;
 
 pub(crate) fn run(invocation: Invocation) -> Result<ExitCode, Failure> {
     // Kernels take scratch for each thread.
