@@ -168,6 +168,7 @@ impl App {
                         run,
                     } => (config_name, on_device, check, run),
                     Work::Plain(run) => return run(&args.overrides, &args.options),
+                    Work::Recorded(run) => return run(&args.overrides, &self.plugins),
                 };
                 let composer = match &args.rerun {
                     Some(folder) => rerun::composer(folder)?,

@@ -18,13 +18,19 @@ use crate::out;
 /// What composes the config recorded in `folder`: a run folder, or the records in it.
 pub(crate) fn composer(folder: &Path) -> Result<Composer, Failure> {
     let run = RecordedRun::at(folder);
+    let composer = recorded(&run)?;
+    warn_of_segments(run.folder());
+    Ok(composer)
+}
+
+/// What composes the config that `run` has recorded.
+pub(crate) fn recorded(run: &RecordedRun) -> Result<Composer, Failure> {
     let Some(records) = run.config_folder() else {
-        let folder = folder.display();
+        let folder = run.folder().display();
         return Err(Failure::Request(anyhow!(
             "{RERUN_FLAG}: {folder} is not a run folder: it has no .hydra/config.yaml"
         )));
     };
-    warn_of_segments(run.folder());
     Ok(Composer::new("config")
         .job_name(program::running().name)
         .directory("rerun", records)

@@ -30,7 +30,7 @@ pub(crate) fn help(
         }
     }
     let usage = match command.work {
-        Work::Plain(_) => "[FLAG | OPERAND]...",
+        Work::Plain(_) | Work::Recorded(_) => "[FLAG | OPERAND]...",
         Work::Composed { .. } => "[FLAG | OVERRIDE]...",
     };
     let mut keys = String::new();

@@ -10,19 +10,26 @@ use anyhow::anyhow;
 use serde_json::{Map, Value as Json};
 use tt_config::Node;
 use tt_metrics::last_row_with;
+use tt_report::number::bytes;
+use tt_run::ending::RERUN_FLAG;
 use tt_run::run_dir::{self, METRICS, RESOLVED_CONFIG, SUMMARY};
 use tt_run::{RecordedRun, RecordedSegment, program, segments};
 
 use crate::args::Options;
+use crate::commands::plan::Estimate;
 use crate::failure::Failure;
+use crate::invocation::Invocation;
 use crate::out;
+use crate::plugins::Plugins;
+use crate::rerun;
+use crate::{defaults, migration};
 
 /// Longer values are cut short.
 const MOST_CHARS: usize = 80;
 
-pub(crate) fn run(folders: &[String], _: &Options) -> Result<ExitCode, Failure> {
+pub(crate) fn run(folders: &[String], plugins: &Plugins) -> Result<ExitCode, Failure> {
     let text = match folders {
-        [run] => summary(&Run::read(run)?)?,
+        [run] => summary(&Run::read(run)?, plugins)?,
         [a, b] => comparison(&Run::read(a)?, &Run::read(b)?),
         _ => {
             let name = program::running().name;
@@ -115,7 +122,7 @@ fn brief(node: &Node) -> String {
     }
 }
 
-fn summary(run: &Run) -> Result<String, Failure> {
+fn summary(run: &Run, plugins: &Plugins) -> Result<String, Failure> {
     let folder = run.folder();
     let mut text = String::new();
     let mut row = |name: &str, value: String| {
@@ -141,6 +148,16 @@ fn summary(run: &Run) -> Result<String, Failure> {
             row("", difference.to_string());
         }
     }
+    let ranks = segments.last().and_then(|it| it.segment.ranks);
+    match each_rank(run, ranks, plugins) {
+        Ok(rows) => rows.into_iter().for_each(|(name, value)| row(name, value)),
+        // What the run was made of may be gone, or of another version.
+        Err(failure) => {
+            let why = failure.to_string();
+            let why = why.lines().next().unwrap_or_default();
+            row("ranks", format!("what each held cannot be told: {why}"));
+        }
+    }
 
     for key in ["loss", "val_loss"] {
         if let Some(last) = last_row_with(&folder.join(METRICS), key) {
@@ -164,6 +181,46 @@ fn summary(run: &Run) -> Result<String, Failure> {
         },
     );
     Ok(text)
+}
+
+/// What each of the ranks holds: the one that holds the most. `ranks` is how many there were last, if that was noted.
+fn each_rank(
+    run: &Run,
+    ranks: Option<usize>,
+    plugins: &Plugins,
+) -> Result<[(&'static str, String); 3], Failure> {
+    let composer = rerun::recorded(&run.recorded)?;
+    let number = ranks.map(|ranks| format!("device.ranks={ranks}"));
+    let overrides: Vec<String> = number.into_iter().collect();
+    let mut composition = composer.compose(&overrides)?;
+    migration::apply(&mut composition, plugins);
+    defaults::apply(&mut composition);
+    let estimate = Estimate::of(&Invocation {
+        composition,
+        plugins: plugins.clone(),
+        composer,
+        overrides,
+        arguments: Vec::new(),
+        options: Options::default(),
+    })?;
+    let footprint = &estimate.footprint;
+    let held = [
+        ("weights", footprint.weights),
+        ("gradients", footprint.gradients),
+        ("optimizer state", footprint.optimizer),
+    ];
+    let held = held.map(|(name, size)| format!("{name} {}", bytes(size)));
+    let folder = run.folder().display();
+    let name = program::running().name;
+    let peak = bytes(estimate.peak_bytes());
+    Ok([
+        ("ranks", estimate.ranks()),
+        ("each holds", held.join(", ")),
+        (
+            "at most",
+            format!("{peak} in a step, of which {name} plan {RERUN_FLAG} {folder} tells more"),
+        ),
+    ])
 }
 
 /// The steps of a start, where they were made and with which arguments.

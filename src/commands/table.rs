@@ -11,6 +11,7 @@ use super::{
 use crate::args::Options;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
+use crate::plugins::Plugins;
 use crate::setup::Setup;
 
 /// A subcommand.
@@ -23,7 +24,7 @@ pub(crate) struct Command {
 impl Command {
     /// Takes operands instead of overrides.
     pub(crate) fn is_plain(&self) -> bool {
-        matches!(self.work, Work::Plain(_))
+        matches!(self.work, Work::Plain(_) | Work::Recorded(_))
     }
 }
 
@@ -41,6 +42,8 @@ pub(crate) enum Work {
     },
     /// On its arguments as they are.
     Plain(fn(&[String], &Options) -> Result<ExitCode, Failure>),
+    /// The same, with what there is to choose from where recorded configs name it.
+    Recorded(fn(&[String], &Plugins) -> Result<ExitCode, Failure>),
 }
 
 /// The root config of a run.
@@ -143,7 +146,7 @@ const UPLOAD: Command = Command {
 const INSPECT: Command = Command {
     name: "inspect",
     about: "Show a run, or why the configs of two runs differ: RUN [RUN]",
-    work: Work::Plain(inspect::run),
+    work: Work::Recorded(inspect::run),
 };
 
 /// What shows runs as a page.

@@ -131,6 +131,7 @@ fn train(
     }
     let checkpoint_config = setup.trainer_config.checkpoint.clone();
     let stretches = setup.optimizers.needs_run_length();
+    let num_ranks = setup.config.num_ranks();
     let warnings = sharding::warnings(&setup.trainer_config, &setup.layout);
     warnings.iter().for_each(out::line);
     let timeout = setup.config.dist.timeout_seconds.map(Duration::from_secs);
@@ -178,6 +179,7 @@ fn train(
         let segment = Segment {
             first_step: first_step + 1,
             instruction_set: Some(device.instruction_set().to_owned()),
+            ranks: Some(num_ranks),
             ..Segment::default()
         };
         run.config = tt_run::record(composition, &run_dir, segment)?;

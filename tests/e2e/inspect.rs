@@ -1,6 +1,6 @@
 //! What is told of runs by what they have recorded.
 
-use crate::harness::{Place, RunFolder};
+use crate::harness::{Place, RunFolder, nano};
 
 const SHORT: &[&str] = &["trainer.max_steps=1", "resume=none"];
 
@@ -75,6 +75,34 @@ fn inspect_of_a_run_tells_what_it_was_and_how_far_it_came() {
         .run(&["inspect", "a", "a"])
         .with_code(0)
         .prints("the configs are equal");
+}
+
+#[test]
+fn inspect_of_a_run_on_several_ranks_tells_what_each_held() {
+    let place = Place::new();
+    let ranks = ["device.ranks=2", "model/sharding=zero1"];
+    trained(&place, "a", &ranks);
+    let plan = [&["plan", "--json"], &nano(&ranks)[..]].concat();
+    let plan = place.run(&plan).with_code(0);
+    let plan: serde_json::Value = serde_json::from_str(&plan.stdout).unwrap();
+    let bytes = |what: &str| plan["memory_bytes"][what].as_u64().unwrap();
+    let shown = place.run(&["inspect", "a"]).with_code(0);
+    let shown = shown
+        .prints("ranks       2: fsdp 2\n")
+        .prints("plan --experimental-rerun a ");
+    let line = shown.stdout.lines().find(|it| it.starts_with("each holds"));
+    let line = line.unwrap();
+    for what in ["weights", "gradients", "optimizer"] {
+        let size = format!("{:.0} kB", bytes(what) as f64 / 1e3);
+        assert!(line.contains(&size), "{what} {size}: {line}");
+    }
+    // Where it stood is not where it stands: what cannot be read again does not keep the rest from being told.
+    place.write("a/.hydra/config.yaml", "model: {type: gone.Model}\n");
+    place
+        .run(&["inspect", "a"])
+        .with_code(0)
+        .prints("what each held cannot be told: error: ")
+        .prints("a, finished");
 }
 
 #[test]

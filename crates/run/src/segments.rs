@@ -31,6 +31,9 @@ pub struct Segment {
     pub started: Option<String>,
     pub host: Option<String>,
     pub instruction_set: Option<String>,
+    /// That shared the model; null if a version before has made it.
+    #[serde(default)]
+    pub ranks: Option<usize>,
 }
 
 /// A segment of a run folder.
