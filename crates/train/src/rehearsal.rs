@@ -159,8 +159,8 @@ impl Rehearsal {
         if micro_batches > 1 {
             let of_two = of_step(2)?;
             let of_all = |one: u64, two: u64| one + (two - one) * (micro_batches - 1);
-            flops_per_step = of_all(flops_per_step, of_two.0);
             traffic = traffic.zip(of_two.1, of_all);
+            flops_per_step = of_all(flops_per_step, of_two.0);
         }
 
         validate(
