@@ -224,6 +224,21 @@ pub(crate) enum LaunchMode {
     Batch,
 }
 
+/// Says at the end of a run what its TPU has done, validation and samples included.
+pub(crate) fn report_work(device: Device) {
+    let Device::Tpu(tpu) = device else {
+        return;
+    };
+    let stats = tpu.stats();
+    out::line(format!(
+        "tpu         {} kernels in {} launches; {} to the device, {} from it",
+        stats.num_launches(),
+        stats.submissions,
+        tt_report::number::bytes(stats.uploaded_bytes),
+        tt_report::number::bytes(stats.downloaded_bytes)
+    ));
+}
+
 /// Says once, at the end, what has run on the CPU for want of a kernel.
 pub(crate) fn report_fallbacks(device: Device) {
     let Device::Tpu(tpu) = device else {

@@ -106,3 +106,44 @@ fn bf16_follows_the_cpu_within_the_bound_of_its_golden_case() {
     let (tpu, _) = lab.train("tpu", TPU, bf16);
     assert_same_curve(&tpu, &cpu, 1, rel);
 }
+
+/// Of what is printed at the end: kernels and launches.
+fn kernels_and_launches(finished: &Finished) -> (u64, u64) {
+    let line = finished
+        .stdout
+        .lines()
+        .find(|line| line.starts_with("tpu  "));
+    let numbers = line.expect("a line of the TPU").split(' ');
+    let numbers: Vec<u64> = numbers
+        .filter_map(|word| word.parse().ok())
+        .take(2)
+        .collect();
+    (numbers[0], numbers[1])
+}
+
+/// With accumulation, dropout and recomputation, whose shapes and numbers differ from launch to launch.
+#[test]
+fn batches_make_the_same_bits_with_a_few_launches_a_step() {
+    let Some(lab) = TpuPlace::open() else { return };
+    let more = [
+        "trainer.max_steps=3",
+        "trainer.micro_batch_size=1",
+        "trainer.eval_interval=null",
+        "trainer.sample.count=0",
+        "data.sequence_length=8",
+        "model.hidden_dropout=0.1",
+        "model/remat=full",
+    ];
+    let (eager, finished) = lab.train("eager", TPU, &more);
+    let (kernels, launches) = kernels_and_launches(&finished);
+    assert_eq!(kernels, launches);
+    let (batched, finished) =
+        lab.train("batch", TPU, &[&more[..], &["device.mode=batch"]].concat());
+    let (in_batches, launches) = kernels_and_launches(&finished);
+    assert_eq!(in_batches, kernels);
+    println!("{kernels} kernels in {launches} launches");
+    assert!(launches <= 3 * 5, "{launches} launches in three steps");
+    assert_eq!(batched.timeless_rows(), eager.timeless_rows());
+    let weights = |run: &RunFolder| std::fs::read(run.final_checkpoint().join("model.safetensors"));
+    assert!(weights(&batched).unwrap() == weights(&eager).unwrap());
+}

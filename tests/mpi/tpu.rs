@@ -13,9 +13,9 @@ const RUN: &[&str] = &[
     "data.num_val_blocks=1",
     "trainer.global_batch_size=2",
     "trainer.micro_batch_size=1",
-    "trainer.checkpoint_interval=2",
+    "trainer.checkpoint_interval=1",
     "trainer.log_interval=1",
-    "trainer.sample_interval=null",
+    "trainer.sample.count=0",
     "model/sharding=zero3",
     "hydra.run.dir=run",
 ];
@@ -36,19 +36,19 @@ fn losses(run: &RunFolder) -> Vec<f64> {
 fn a_rank_that_is_killed_is_started_again_with_all_and_the_curve_is_that_of_the_cpu() {
     let Some(at) = TpuPlace::open() else { return };
     let run = RunFolder(at.place.path().join("run"));
-    let steps = ["trainer.max_steps=6", "device.restart.max=1"];
+    let steps = ["trainer.max_steps=4", "device.restart.max=1"];
     let mut running = Running::start(command(&at, &[TPUS, &steps].concat()));
-    running.wait_for_rows(&run, 3);
+    running.wait_for_rows(&run, 2);
     let killed = pids(&at.place, 2);
     signal(killed[1], "KILL");
     let finished = running.finish().with_code(0).complains("was killed");
     finished
         .prints("starting again, 1 of 1 times")
-        .prints("from step 2");
+        .prints("from step ");
     assert_gone(&killed);
     let at_two = losses(&run);
 
-    let other = ["device.ranks=1", "trainer.max_steps=6", "hydra.run.dir=cpu"];
+    let other = ["device.ranks=1", "trainer.max_steps=4", "hydra.run.dir=cpu"];
     let finished = Running::start(command(&at, &other)).finish();
     finished.with_code(0);
     let alone = losses(&RunFolder(at.place.path().join("cpu")));
@@ -59,6 +59,7 @@ fn a_rank_that_is_killed_is_started_again_with_all_and_the_curve_is_that_of_the_
 }
 
 #[test]
+#[ignore = "for cargo xtask check --full"]
 fn ctrl_c_saves_on_all_and_nobody_is_left() {
     let Some(at) = TpuPlace::open() else { return };
     let run = RunFolder(at.place.path().join("run"));

@@ -50,7 +50,7 @@ fn run_steps(extent: Extent, table: &mut Table) -> Result<()> {
         passes.extend(binaries.iter().filter_map(|it| it.on_isa(isa, extent)));
     }
     if extent == Extent::Full {
-        passes.extend(binaries.iter().filter_map(TestBinary::on_eight_cores));
+        passes.extend(binaries.iter().flat_map(TestBinary::of_the_tpu_otherwise));
     }
     let mut red = Vec::new();
     for pass in &passes {
@@ -255,15 +255,24 @@ impl TestBinary {
         })
     }
 
-    /// The operations once more with all cores of the TPU: results must be the same for any number.
-    fn on_eight_cores(&self) -> Option<Pass> {
-        let pass = self.pass(Extent::Full);
-        (self.package == "tt-tensor" && self.target != "lib").then(|| Pass {
-            name: format!("{}, 8 cores", pass.name),
-            arguments: vec!["--include-ignored", "tpu"],
-            variable: Some(("TT_TPU_CORES", "8")),
-            ..pass
-        })
+    /// The operations once more with all cores of the TPU, and with many kernels a launch: results must be the same.
+    fn of_the_tpu_otherwise(&self) -> Vec<Pass> {
+        if self.package != "tt-tensor" || self.target == "lib" {
+            return Vec::new();
+        }
+        let otherwise = |how: &str, variable| {
+            let pass = self.pass(Extent::Full);
+            Pass {
+                name: format!("{}, {how}", pass.name),
+                arguments: vec!["--include-ignored", "tpu"],
+                variable: Some(variable),
+                ..pass
+            }
+        };
+        vec![
+            otherwise("8 cores", ("TT_TPU_CORES", "8")),
+            otherwise("batches", ("TT_TPU_MODE", "batch")),
+        ]
     }
 }
 

@@ -93,6 +93,6 @@ machine that wrote this page and say nothing about a chip.
             launches = kernels.collect::<Vec<_>>().join(", ");
         }
     }
-    writeln!(text, "\nLaunches of the f32 step: {launches}.").unwrap();
+    writeln!(text, "\nWith `device.mode=batch` all launches of a step are one, and its uploads are part of it. Launches of the f32 step: {launches}.").unwrap();
     text
 }
