@@ -139,3 +139,7 @@ void tpu_bdc_fp_min_pool2d(local_addr_t out, local_addr_t in, const dim4 *in_sha
 void tpu_bdc_fp_mm(local_addr_t out, local_addr_t left, local_addr_t right, int rows, int inner, int cols, data_type_t out_dtype, data_type_t dtype, bool result_add);
 // right is [1, N, 1, K]; with bias_is_const and a bias of 0 this is the accumulating form of the transposed product.
 void tpu_bdc_fp_mm_R_trans_with_bias(local_addr_t out, local_addr_t left, local_addr_t right, int rows, int inner, int cols, data_type_t out_dtype, data_type_t dtype, data_type_t bias_dtype, bool add_result, bool bias_is_const, var_context_t bias, bool do_relu);
+
+#ifdef EMULATOR
+#include "checks.h"
+#endif

@@ -87,3 +87,38 @@ fn a_bm1690_loads_the_module_and_every_kernel_registers() {
 fn a_bm1684x_loads_the_module_and_every_kernel_registers() {
     loads_and_registers(Target::Bm1684x);
 }
+
+/// `kernels/checks.h`, under which the emulator runs all kernels, sees each rule broken.
+#[test]
+fn what_a_chip_minds_is_noticed() {
+    let compiler = or_skip!(Target::Emulator.compiler());
+    let folder = tempfile::tempdir().unwrap();
+    let called = [
+        "tpu_gdma_cpy_S2L",
+        "tpu_bdc_fp_mm",
+        "tpu_invalidate_cache",
+        "tpu_global_mem_addr",
+        "tpu_flush_cache",
+    ];
+    let stubs = called.map(|name| format!("int {name}() {{ return 0; }}\n"));
+    let device = folder.path().join("device.c");
+    std::fs::write(&device, stubs.concat()).unwrap();
+    let program = folder.path().join("rules");
+    let own = env!("CARGO_MANIFEST_DIR");
+    let mut compile = Command::new(compiler);
+    compile.args(["-std=gnu11", "-O1", "-DEMULATOR", "-Wno-unused-function"]);
+    compile
+        .arg(format!("-I{own}/kernels"))
+        .arg("-o")
+        .arg(&program);
+    compile.arg(format!("{own}/tests/chip/rules.c")).arg(device);
+    assert!(compile.status().unwrap().success());
+    for broken in 0..=8 {
+        let ended = Command::new(&program).arg(broken.to_string()).output();
+        let ended = ended.unwrap();
+        let said = String::from_utf8_lossy(&ended.stdout);
+        let expected = if broken == 0 { 0 } else { 233 };
+        assert_eq!(ended.status.code(), Some(expected), "rule {broken}: {said}");
+        assert_eq!(said.contains("Assertion"), broken > 0, "{said}");
+    }
+}

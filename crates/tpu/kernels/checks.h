@@ -1,0 +1,247 @@
+// What a chip minds and the emulator lets pass, checked by the emulator's build: so that a kernel that passes its tests breaks
+// none of these rules there. What fails ends the process, as the emulator's own checks do, and is told by the supervisor.
+//
+// - A dim of a DMA command is 1 to 65535, the stride of w at most 128 bytes.
+// - Addresses are multiples of their element; of 64 in local memory, where the layout is the aligned one.
+// - What a command touches of local memory lies in a lane's 256 KiB.
+// - No address or stride is beyond what 32 bits hold in elements, which the engines count with.
+// - The scalar core looks at memory whose lines it has invalidated, and flushes only those.
+#pragma once
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define LOCAL_BYTES (256 << 10)
+#define MAX_DIM 65535
+
+#define CHECK(holds)                                                                        \
+  do {                                                                                      \
+    if (!(holds)) {                                                                         \
+      printf("%s: Assertion \"%s\" failed: a chip would not do this.\n", __func__, #holds); \
+      fflush(stdout);                                                                       \
+      exit(233);                                                                            \
+    }                                                                                       \
+  } while (0)
+
+static inline long long element_bytes(data_type_t dtype) {
+  switch (dtype) {
+    case DT_UINT8: return 1;
+    case DT_FP16: case DT_BFP16: case DT_UINT16: return 2;
+    default: return 4;
+  }
+}
+
+static inline void check_shape(const dim4 *shape) {
+  CHECK(shape->n >= 1 && shape->c >= 1 && shape->h >= 1 && shape->w >= 1);
+  CHECK(shape->n <= MAX_DIM && shape->c <= MAX_DIM && shape->h <= MAX_DIM && shape->w <= MAX_DIM);
+}
+
+static inline void check_local(local_addr_t at, const dim4 *shape, const dim4 *stride, data_type_t dtype) {
+  const long long bytes = element_bytes(dtype), slots = (shape->c + 63) / 64;
+  CHECK(at % bytes == 0);
+  long long extent;
+  if (stride == NULL) {
+    CHECK(at % 64 == 0);
+    extent = (long long)shape->n * slots * (((long long)shape->h * shape->w * bytes + 63) / 64 * 64);
+  } else {
+    extent = ((shape->n - 1LL) * stride->n + (slots - 1) * stride->c + (shape->h - 1LL) * stride->h +
+              (shape->w - 1LL) * stride->w + 1) * bytes;
+  }
+  CHECK(at + extent <= LOCAL_BYTES);
+}
+
+static inline void check_system(global_addr_t at, const dim4 *shape, const dim4 *stride, data_type_t dtype) {
+  const long long bytes = element_bytes(dtype);
+  CHECK(at != 0 && at % bytes == 0);
+  if (stride != NULL) {
+    CHECK(stride->n >= 0 && stride->c >= 0 && stride->h >= 0 && stride->w >= 0);
+    CHECK(shape->w == 1 || stride->w * bytes <= 128);
+  }
+}
+
+static inline void checked_cpy_S2L(local_addr_t dst, global_addr_t src, const dim4 *shape, const dim4 *dst_stride, const dim4 *src_stride, data_type_t dtype) {
+  check_shape(shape);
+  check_local(dst, shape, dst_stride, dtype);
+  check_system(src, shape, src_stride, dtype);
+  tpu_gdma_cpy_S2L(dst, src, shape, dst_stride, src_stride, dtype);
+}
+#define tpu_gdma_cpy_S2L checked_cpy_S2L
+
+static inline void checked_cpy_L2S(global_addr_t dst, local_addr_t src, const dim4 *shape, const dim4 *dst_stride, const dim4 *src_stride, data_type_t dtype) {
+  check_shape(shape);
+  check_system(dst, shape, dst_stride, dtype);
+  check_local(src, shape, src_stride, dtype);
+  tpu_gdma_cpy_L2S(dst, src, shape, dst_stride, src_stride, dtype);
+}
+#define tpu_gdma_cpy_L2S checked_cpy_L2S
+
+static inline void checked_cpy_S2S(global_addr_t dst, global_addr_t src, const dim4 *shape, const dim4 *dst_stride, const dim4 *src_stride, data_type_t dtype) {
+  check_shape(shape);
+  check_system(dst, shape, dst_stride, dtype);
+  check_system(src, shape, src_stride, dtype);
+  tpu_gdma_cpy_S2S(dst, src, shape, dst_stride, src_stride, dtype);
+}
+#define tpu_gdma_cpy_S2S checked_cpy_S2S
+
+static inline void checked_cw_trans_S2L(local_addr_t dst, global_addr_t src, const dim4 *shape, const dim4 *dst_stride, const dim4 *src_stride, data_type_t dtype) {
+  check_shape(shape);
+  check_local(dst, shape, dst_stride, dtype);
+  const dim4 source = {shape->n, shape->w, shape->h, shape->c};
+  check_system(src, &source, src_stride, dtype);
+  tpu_gdma_cpy_cw_trans_S2L(dst, src, shape, dst_stride, src_stride, dtype);
+}
+#define tpu_gdma_cpy_cw_trans_S2L checked_cw_trans_S2L
+
+static inline void checked_channel_bcast_S2L(local_addr_t dst, global_addr_t src, const dim4 *shape, const dim4 *dst_stride, const dim4 *src_stride, data_type_t dtype) {
+  check_shape(shape);
+  CHECK(shape->c <= 64);
+  check_local(dst, shape, dst_stride, dtype);
+  check_system(src, shape, src_stride, dtype);
+  tpu_gdma_channel_bcast_S2L(dst, src, shape, dst_stride, src_stride, dtype);
+}
+#define tpu_gdma_channel_bcast_S2L checked_channel_bcast_S2L
+
+static inline void checked_set_C_system(global_addr_t dst, scalar_t value, const dim4 *shape, const dim4 *dst_stride, data_type_t dtype) {
+  check_shape(shape);
+  check_system(dst, shape, dst_stride, dtype);
+  tpu_gdma_set_C_system(dst, value, shape, dst_stride, dtype);
+}
+#define tpu_gdma_set_C_system checked_set_C_system
+
+static inline void checked_h_gather_S2S(global_addr_t out, global_addr_t param, global_addr_t index, bool index_is_local, scalar_t fill, const dim4 *shape, int param_h, const dim4 *out_stride, const dim4 *param_stride, const dim4 *index_stride, data_type_t dtype) {
+  check_shape(shape);
+  CHECK(param_h >= 1);
+  check_system(out, shape, out_stride, dtype);
+  check_system(param, shape, param_stride, dtype);
+  if (!index_is_local) CHECK(index % 4 == 0);
+  tpu_gdma_h_gather_S2S(out, param, index, index_is_local, fill, shape, param_h, out_stride, param_stride, index_stride, dtype);
+}
+#define tpu_gdma_h_gather_S2S checked_h_gather_S2S
+
+// What this core has invalidated last; each core of the emulator is a thread, and each file of kernels has its own list.
+#define RANGES 4
+static __thread struct { global_addr_t start, end; } fresh[RANGES];
+static __thread unsigned num_fresh;
+
+static inline bool is_fresh(global_addr_t at, unsigned long long bytes) {
+  for (int i = 0; i < RANGES; i++)
+    if (at >= fresh[i].start && at + bytes <= fresh[i].end) return true;
+  return false;
+}
+
+static inline void checked_invalidate(global_addr_t at, unsigned long long bytes) {
+  CHECK(bytes > 0);
+  fresh[num_fresh % RANGES].start = at / 64 * 64;
+  fresh[num_fresh++ % RANGES].end = (at + bytes + 63) / 64 * 64;
+  tpu_invalidate_cache(at, bytes);
+}
+#define tpu_invalidate_cache checked_invalidate
+
+static inline void *checked_mem_addr(global_addr_t at) {
+  CHECK(is_fresh(at, 1));
+  return tpu_global_mem_addr(at);
+}
+#define tpu_global_mem_addr checked_mem_addr
+
+static inline void checked_flush(global_addr_t at, unsigned long long bytes) {
+  CHECK(bytes > 0 && is_fresh(at, bytes));
+  tpu_flush_cache(at, bytes);
+}
+#define tpu_flush_cache checked_flush
+
+// ---- arithmetic: the operands of a command, in local memory ----
+
+static inline void check_binary(local_addr_t dst, local_addr_t a, local_addr_t b, const dim4 *shape, const dim4 *dst_stride, const dim4 *a_stride, const dim4 *b_stride, data_type_t dtype) {
+  check_shape(shape);
+  check_local(dst, shape, dst_stride, dtype);
+  check_local(a, shape, a_stride, dtype);
+  check_local(b, shape, b_stride, dtype);
+}
+#define CHECKED_BINARY(name)                                                                                       \
+  static inline void checked_##name(local_addr_t dst, local_addr_t a, local_addr_t b, const dim4 *shape,           \
+                                    const dim4 *dst_stride, const dim4 *a_stride, const dim4 *b_stride,            \
+                                    data_type_t dtype) {                                                           \
+    check_binary(dst, a, b, shape, dst_stride, a_stride, b_stride, dtype);                                         \
+    tpu_bdc_##name(dst, a, b, shape, dst_stride, a_stride, b_stride, dtype);                                       \
+  }
+CHECKED_BINARY(fp_add)
+CHECKED_BINARY(fp_sub)
+CHECKED_BINARY(fp_mul)
+CHECKED_BINARY(fp_div)
+CHECKED_BINARY(max)
+CHECKED_BINARY(min)
+CHECKED_BINARY(xor)
+#define tpu_bdc_fp_add checked_fp_add
+#define tpu_bdc_fp_sub checked_fp_sub
+#define tpu_bdc_fp_mul checked_fp_mul
+#define tpu_bdc_fp_div checked_fp_div
+#define tpu_bdc_max checked_max
+#define tpu_bdc_min checked_min
+#define tpu_bdc_xor checked_xor
+
+#define CHECKED_CONSTANT(name)                                                                                  \
+  static inline void checked_##name(local_addr_t dst, local_addr_t src, scalar_t value, const dim4 *shape,      \
+                                    const dim4 *dst_stride, const dim4 *src_stride, data_type_t dtype) {        \
+    check_shape(shape);                                                                                         \
+    check_local(dst, shape, dst_stride, dtype);                                                                 \
+    check_local(src, shape, src_stride, dtype);                                                                 \
+    tpu_bdc_##name(dst, src, value, shape, dst_stride, src_stride, dtype);                                      \
+  }
+CHECKED_CONSTANT(fp_add_C)
+CHECKED_CONSTANT(fp_mul_C)
+CHECKED_CONSTANT(max_C)
+CHECKED_CONSTANT(min_C)
+CHECKED_CONSTANT(and_C)
+CHECKED_CONSTANT(xor_C)
+#define tpu_bdc_fp_add_C checked_fp_add_C
+#define tpu_bdc_fp_mul_C checked_fp_mul_C
+#define tpu_bdc_max_C checked_max_C
+#define tpu_bdc_min_C checked_min_C
+#define tpu_bdc_and_C checked_and_C
+#define tpu_bdc_xor_C checked_xor_C
+
+static inline void checked_cpy(local_addr_t dst, local_addr_t src, const dim4 *shape, const dim4 *dst_stride, const dim4 *src_stride, data_type_t dtype) {
+  check_shape(shape);
+  check_local(dst, shape, dst_stride, dtype);
+  check_local(src, shape, src_stride, dtype);
+  tpu_bdc_cpy(dst, src, shape, dst_stride, src_stride, dtype);
+}
+#define tpu_bdc_cpy checked_cpy
+
+static inline void checked_set_C(local_addr_t dst, scalar_t value, const dim4 *shape, const dim4 *dst_stride, data_type_t dtype) {
+  check_shape(shape);
+  check_local(dst, shape, dst_stride, dtype);
+  tpu_bdc_set_C(dst, value, shape, dst_stride, dtype);
+}
+#define tpu_bdc_set_C checked_set_C
+
+static inline void checked_cast(local_addr_t dst, local_addr_t src, const dim4 *shape, const dim4 *dst_stride, const dim4 *src_stride, data_type_t dst_dtype, data_type_t src_dtype, rounding_mode_t mode) {
+  check_shape(shape);
+  check_local(dst, shape, dst_stride, dst_dtype);
+  check_local(src, shape, src_stride, src_dtype);
+  tpu_bdc_cast(dst, src, shape, dst_stride, src_stride, dst_dtype, src_dtype, mode);
+}
+#define tpu_bdc_cast checked_cast
+
+// left [1, M, 1, K], right [1, K, 1, N] or transposed, out [1, M, 1, N].
+static inline void check_product(local_addr_t out, local_addr_t left, local_addr_t right, int rows, int inner, int cols, bool is_transposed, data_type_t out_dtype, data_type_t dtype) {
+  const dim4 out_shape = {1, rows, 1, cols}, left_shape = {1, rows, 1, inner};
+  const dim4 right_shape = {1, is_transposed ? cols : inner, 1, is_transposed ? inner : cols};
+  check_shape(&out_shape);
+  check_shape(&right_shape);
+  check_local(out, &out_shape, NULL, out_dtype);
+  check_local(left, &left_shape, NULL, dtype);
+  check_local(right, &right_shape, NULL, dtype);
+}
+
+static inline void checked_fp_mm(local_addr_t out, local_addr_t left, local_addr_t right, int rows, int inner, int cols, data_type_t out_dtype, data_type_t dtype, bool result_add) {
+  check_product(out, left, right, rows, inner, cols, false, out_dtype, dtype);
+  tpu_bdc_fp_mm(out, left, right, rows, inner, cols, out_dtype, dtype, result_add);
+}
+#define tpu_bdc_fp_mm checked_fp_mm
+
+static inline void checked_mm_R_trans(local_addr_t out, local_addr_t left, local_addr_t right, int rows, int inner, int cols, data_type_t out_dtype, data_type_t dtype, data_type_t bias_dtype, bool add_result, bool bias_is_const, var_context_t bias, bool do_relu) {
+  check_product(out, left, right, rows, inner, cols, true, out_dtype, dtype);
+  tpu_bdc_fp_mm_R_trans_with_bias(out, left, right, rows, inner, cols, out_dtype, dtype, bias_dtype, add_result, bias_is_const, bias, do_relu);
+}
+#define tpu_bdc_fp_mm_R_trans_with_bias checked_mm_R_trans
