@@ -193,6 +193,16 @@ fn without_mpi_a_program_started_by_mpirun_says_so_once_and_trains_nothing() {
     );
     let other = other.finish().with_code(2);
     assert_eq!((&*other.stdout, &*other.stderr), ("", ""));
+    let several_chips = [
+        "+model=qwen2",
+        "+trainer=lm",
+        "device=tpu",
+        "device.ranks=2",
+    ];
+    place
+        .run(&with(&several_chips))
+        .with_code(2)
+        .complains("each TPU takes a process, and they need MPI");
     assert!(place.run_folders().is_empty());
 }
 

@@ -204,10 +204,6 @@ fn what_cannot_be_shared_out_is_refused_before_anything_is_made() {
             &["model/sharding=zero3", "model.sharding.every=null"],
             "`model.sharding.reduce`: micro_batch is without effect where no parameter is shared out",
         ),
-        (
-            &["device.ranks=2", "device=tpu"],
-            "device.type=tpu works on one rank only, yet",
-        ),
     ] {
         let finished = place.run(&nano(args)).with_code(2);
         assert!(finished.stderr.contains(complaint), "{}", finished.stderr);
