@@ -55,6 +55,7 @@ impl Layout {
         let (mut unnamed, mut named_axes) = (Vec::new(), BTreeSet::new());
         let every = config.every.as_ref().map(|names| axes("every", names));
         let every = every.transpose()?.unwrap_or_default();
+        each_once("every", every.clone())?;
         for spec in params {
             let saved = saved_name(&spec.path);
             let mut chosen: Option<&Rule> = None;
@@ -242,6 +243,18 @@ struct Rule {
     literal_len: usize,
 }
 
+/// A parameter is cut along an axis once.
+fn each_once(path: &str, mut axes: Vec<Axis>) -> Result<()> {
+    axes.sort();
+    match axes.windows(2).find(|pair| pair[0] == pair[1]) {
+        None => Ok(()),
+        Some(pair) => Err(Error::Twice {
+            path: path.to_owned(),
+            axis: pair[0].name(),
+        }),
+    }
+}
+
 impl Rule {
     fn new(pattern: &str, dims: &[Option<AxisNames>]) -> Result<Self> {
         // `[0]` picks an element of what a module gives.
@@ -251,15 +264,7 @@ impl Rule {
             None => Ok(Vec::new()),
         };
         let dims = dims.iter().map(axes).collect::<Result<Placement>>()?;
-        let mut all = dims.concat();
-        all.sort();
-        if let Some(pair) = all.windows(2).find(|pair| pair[0] == pair[1]) {
-            let path = pattern.to_owned();
-            return Err(Error::Twice {
-                path,
-                axis: pair[0].name(),
-            });
-        }
+        each_once(pattern, dims.concat())?;
         Ok(Self {
             pattern: pattern.to_owned(),
             glob: PathGlob::new(path)?,
@@ -472,6 +477,10 @@ mod tests {
             (
                 r#"{"model.layers.*.q.weight": ["fsdp", "fsdp"]}"#,
                 "`model.layers.*.q.weight` has the axis `fsdp` twice",
+            ),
+            (
+                r#"{"every": ["fsdp", "data", "fsdp"]}"#,
+                "`every` has the axis `fsdp` twice",
             ),
             (
                 r#"{"lm_head": [null, "fsdp"]}"#,

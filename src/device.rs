@@ -38,6 +38,7 @@ pub(crate) struct DeviceConfig {
     pub(crate) peak_tflops: Option<PeakTflops>,
     /// What part of `peak_tflops` a rank reaches in a step, for the time that `plan` tells: as one rank alone has it, with what
     /// is run again in the backward pass counted in.
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub(crate) utilization: f64,
     /// Cores of the TPU to use; null: all. Results are the same for any number; the emulator is faster with few.
     #[schemars(range(min = 1, max = 8))]

@@ -16,6 +16,8 @@ use anyhow::{Context, anyhow};
 use serde::{Deserialize, Serialize};
 use tt_dist::mpi::Processes;
 use tt_dist::{Communicator, Launched, launched, threads};
+use tt_launch::worker;
+use tt_metrics::terminal;
 
 use crate::failure::Failure;
 use crate::out;
@@ -67,6 +69,10 @@ pub(crate) fn begin(
     let Some(launched) = launched() else {
         return Ok(None);
     };
+    // Started by this program, it has been told what is at the end.
+    if !worker::is_worker() {
+        terminal::is_handed_on();
+    }
     let processes = match Processes::begin(launched.size) {
         Ok(processes) => PROCESSES.get_or_init(|| processes),
         Err(error) => return refused(launched, error),

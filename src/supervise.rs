@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
+use anyhow::anyhow;
 use tt_config::Composition;
 use tt_launch::supervisor::{self, Limits};
 use tt_launch::{Supervised, this_program, worker};
@@ -43,7 +44,14 @@ pub(crate) fn run(
         wait: device.timeout_seconds.map(Duration::from_secs),
         restarts: device.restart.max,
     };
-    let code = supervisor::run(&this_command, limits).map_err(Failure::run)?;
+    let code = supervisor::run(&this_command, limits).map_err(|error| match error {
+        tt_launch::Error::Start { .. } if num_ranks > 1 => Failure::Request(anyhow!(error).context(
+            format!(
+                "ranks on TPUs are started by the mpirun of an MPI on this machine (apt-get install openmpi-bin), or by what {LAUNCHER} names"
+            ),
+        )),
+        error => Failure::run(error),
+    })?;
     Ok(code.into())
 }
 

@@ -431,6 +431,7 @@ pub(super) const FLAGS: &[Flag] = &[
 pub(super) fn owners(flag: &str) -> Option<&'static [&'static str]> {
     const TRAIN: &[&str] = &[commands::TRAIN.name];
     const PLAN: &[&str] = &[commands::PLAN.name];
+    const RECORDED: &[&str] = &[commands::TRAIN.name, commands::PLAN.name];
     const BATCH: &[&str] = &[commands::BATCH.name];
     const DIFF: &[&str] = &[commands::DIFF.name];
     const GENERATE: &[&str] = &[commands::GENERATE.name];
@@ -447,7 +448,8 @@ pub(super) fn owners(flag: &str) -> Option<&'static [&'static str]> {
     const TOKENIZE: &[&str] = &[commands::TOKENIZE.name];
     const REPORT: &[&str] = &[commands::REPORT.name];
     match flag {
-        MULTIRUN | RERUN_FLAG | QUIET => Some(TRAIN),
+        MULTIRUN | QUIET => Some(TRAIN),
+        RERUN_FLAG => Some(RECORDED),
         MEMORY => Some(PLAN),
         JSON => Some(WITH_JSON),
         HTML | COUNT => Some(BATCH),

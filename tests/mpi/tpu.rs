@@ -82,6 +82,8 @@ fn without_mpirun_it_says_what_is_missing() {
     let Some(at) = TpuPlace::open() else { return };
     let mut command = command(&at, TPUS);
     command.env("TT_MPIRUN", "no-such-mpirun");
-    let finished = Running::start(command).finish().with_code(1);
-    finished.complains("cannot start no-such-mpirun");
+    let finished = Running::start(command).finish().with_code(2);
+    finished
+        .complains("ranks on TPUs are started by the mpirun of an MPI on this machine")
+        .complains("cannot start no-such-mpirun");
 }

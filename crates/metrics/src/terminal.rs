@@ -2,10 +2,21 @@
 
 use std::env;
 use std::io::{self, IsTerminal};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+static IS_HANDED_ON: AtomicBool = AtomicBool::new(false);
+
+/// Says that whoever reads standard output hands it on, perhaps to a file, though it looks like a terminal: launchers of
+/// processes give them one in any case.
+pub fn is_handed_on() {
+    IS_HANDED_ON.store(true, Ordering::Relaxed);
+}
 
 /// Whether it is a terminal that can move its cursor and colour text.
 pub fn is_capable() -> bool {
-    io::stdout().is_terminal() && env::var_os("TERM").is_none_or(|term| term != "dumb")
+    !IS_HANDED_ON.load(Ordering::Relaxed)
+        && io::stdout().is_terminal()
+        && env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
 /// Its width, as it is now; 80 if it is none.

@@ -4,6 +4,7 @@
 //! (the step's fields as they were trained on, `[rows, seq_len]`, micro-batches one after the other) and `rows.txt`
 //! (their text).
 
+use std::cmp::Ordering;
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,8 +25,8 @@ const FOLDER: &str = "bad_steps";
 struct RowReport {
     micro_batch: usize,
     row: usize,
-    /// Whether the finding names it.
-    found: bool,
+    /// Whether the finding names it; null of rows behind it, which nobody has looked at.
+    found: Option<bool>,
     /// Where in the order of the data it begins.
     from: Cursor,
     /// What it holds, in that order.
@@ -100,8 +101,10 @@ fn rows(bad: &BadStep, micro_batches: &[&Batch], data: &Pipeline) -> Result<Vec<
     for (micro, batch) in micro_batches.iter().enumerate() {
         for (row, (from, to)) in batch.extents().enumerate() {
             let finding = bad.finding.as_ref();
-            let found = finding.is_some_and(|finding| {
-                finding.micro_batch == Some(micro) && finding.rows.contains(&row)
+            let found = finding.and_then(|finding| match micro.cmp(&finding.micro_batch?) {
+                Ordering::Less => Some(false),
+                Ordering::Equal => Some(finding.rows.contains(&row)),
+                Ordering::Greater => None,
             });
             let documents = data.documents(from, to)?;
             reports.push(RowReport {
@@ -132,7 +135,11 @@ fn text(rows: &[RowReport], micro_batches: &[&Batch], data: &Pipeline) -> Result
             "--- micro-batch {}, row {}{}: {}\n{}",
             report.micro_batch,
             report.row,
-            if report.found { " (found)" } else { "" },
+            if report.found == Some(true) {
+                " (found)"
+            } else {
+                ""
+            },
             report.documents.join(", "),
             data.tokenizer().decode(&tokens)?,
         )

@@ -14,6 +14,7 @@ use tt_tensor::MetaDevice;
 use tt_train::{Footprint, Rehearsal, TrainerConfig};
 
 use super::time::{Hardware, StepTime};
+use crate::device::DeviceKind;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::setup::{Setup, job, sharding};
@@ -53,7 +54,10 @@ impl Estimate {
         let sequence_length = setup.config.data.sequence_length;
         let mesh = setup.layout.mesh().clone();
         let warnings = sharding::warnings(&setup.trainer_config, &setup.layout);
-        let threads = setup.config.device.ranks.unwrap_or(1);
+        let threads = match setup.config.device.kind {
+            DeviceKind::Cpu => setup.config.device.ranks.unwrap_or(1),
+            DeviceKind::Tpu => 1, // each is a process, with a chip
+        };
         let hardware = Hardware::read(&setup.config, composition)?;
         let footprint = rehearse(setup, composition, true)?;
         let time = hardware.map(|it| it.step_time(&footprint, &trainer, &mesh));
