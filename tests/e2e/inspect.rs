@@ -90,7 +90,9 @@ fn inspect_of_a_run_on_several_ranks_tells_what_each_held() {
     let shown = shown
         .prints("ranks       2: fsdp 2\n")
         .prints("plan --experimental-rerun a ");
-    place.run(&["plan", "--experimental-rerun", "a"]).with_code(0);
+    place
+        .run(&["plan", "--experimental-rerun", "a"])
+        .with_code(0);
     let line = shown.stdout.lines().find(|it| it.starts_with("each holds"));
     let line = line.unwrap();
     for what in ["weights", "gradients", "optimizer"] {

@@ -293,9 +293,15 @@ fn a_time_that_cannot_be_told_names_what_is_missing() {
     plan(&["dist.ici_gb_per_second=1"])
         .with_code(0)
         .prints("with dist.dcn_gb_per_second, it can be told");
-    let refused = plan(&["dist.ici_gb_per_second=0", "device.utilization=-1"]).with_code(2);
-    for key in ["dist.ici_gb_per_second`: 0", "device.utilization`: -1"] {
-        assert!(refused.stderr.contains(key), "{}", refused.stderr);
+    for (wrong, why) in [
+        ("dist.ici_gb_per_second=0", "dist.ici_gb_per_second`: 0"),
+        ("device.utilization=0", "device.utilization`: 0"),
+        (
+            "device.utilization=40",
+            "`device.utilization` must be at most 1",
+        ),
+    ] {
+        plan(&[wrong]).with_code(2).complains(why);
     }
 }
 

@@ -118,6 +118,7 @@ fn processes_make_the_steps_that_threads_make() {
         let finished = run(&place, ranks, &small(&preset)).with_code(0);
         assert_eq!(finished.stdout.matches("run folder").count(), 1);
         assert_eq!(finished.stderr, "", "followers say nothing");
+        assert!(!finished.stdout.contains('\x1b'), "plain lines");
         let rows = place.run_folder().timeless_rows();
         assert!(rows.len() > 20);
         assert_eq!(rows, rows_on_threads(ranks, &preset), "{ranks} {preset:?}");
