@@ -77,7 +77,7 @@ fn a_rerun_needs_a_run_folder_and_nothing_to_compose() {
     place
         .run(&["generate", "--experimental-rerun=absent"])
         .with_code(2)
-        .complains("`--experimental-rerun` is for `train`, not for `generate`");
+        .complains("`--experimental-rerun` is for `train` and `plan`, not for `generate`");
 }
 
 #[test]
