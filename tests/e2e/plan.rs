@@ -305,6 +305,15 @@ fn a_time_that_cannot_be_told_names_what_is_missing() {
     }
 }
 
+#[test]
+fn ranks_on_tpus_have_a_chip_each_and_not_one_process() {
+    let place = Place::new();
+    let args = ["device=tpu", "device.ranks=4", "model/sharding=zero3"];
+    let told = place.run(&[&["plan"], &small(&args)[..]].concat());
+    let told = told.with_code(0).prints("each rank fits 4.29 GB");
+    assert!(!told.stdout.contains("in one process"), "{}", told.stdout);
+}
+
 /// Parts of others than the rehearsed rank are not made: it took minutes, and as much memory as the model.
 #[test]
 fn a_plan_of_very_many_ranks_takes_seconds() {
