@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use anyhow::Context;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tt_config::{Composition, Diagnostics};
 use tt_launch::worker;
 use tt_tensor::{Device, Isa};
 
@@ -149,6 +150,18 @@ pub(crate) struct RestartConfig {
 }
 
 impl DeviceConfig {
+    /// Finds keys that undo each other.
+    pub(crate) fn check(&self, composition: &Composition) -> Result<(), Diagnostics> {
+        const KEY: &str = "device.mode";
+        if self.mode == LaunchMode::Batch && self.sync {
+            let why = format!(
+                "`{KEY}`: batch runs many kernels with one launch, and `device.sync` waits after each; it goes with eager"
+            );
+            return Err(composition.section(KEY).error(why).into());
+        }
+        Ok(())
+    }
+
     /// Opens the device.
     pub(crate) fn device(&self) -> anyhow::Result<Device> {
         match self.kind {

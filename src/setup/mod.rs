@@ -110,6 +110,7 @@ impl Setup {
         let trainer_config = config.as_mut().and_then(|config| config.trainer.take());
         let layout = match (&config, &trainer_config, &parts) {
             (Some(config), Some(_), Some(parts)) => {
+                problems.take(config.device.check(composition));
                 problems.take(sharding::check(config, composition, need == Need::Weights));
                 let (adapter, optimizers) = (parts.adapter.as_ref(), &parts.optimizers);
                 let layout =

@@ -314,6 +314,14 @@ fn ranks_on_tpus_have_a_chip_each_and_not_one_process() {
     assert!(!told.stdout.contains("in one process"), "{}", told.stdout);
 }
 
+#[test]
+fn launches_are_not_both_collected_and_waited_for() {
+    let place = Place::new();
+    let args = ["device=tpu", "device.mode=batch", "device.sync=true"];
+    let told = place.run(&[&["plan"], &small(&args)[..]].concat());
+    told.with_code(2).complains("it goes with eager");
+}
+
 /// Parts of others than the rehearsed rank are not made: it took minutes, and as much memory as the model.
 #[test]
 fn a_plan_of_very_many_ranks_takes_seconds() {
