@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use tt_config::Composition;
+use tt_dist::mpi;
 use tt_launch::supervisor::{self, Limits};
 use tt_launch::{Supervised, this_program, worker};
 use tt_run::{ending, run_dir};
@@ -34,6 +35,11 @@ pub(crate) fn run(
     num_ranks: usize,
     arguments: &[String],
 ) -> Result<ExitCode, Failure> {
+    if num_ranks > 1 && !mpi::IS_BUILT_IN {
+        return Err(Failure::Request(anyhow!(
+            "`device.ranks`: {num_ranks}: each TPU takes a process, and they need MPI; this program was built without it: cargo build --release --features mpi"
+        )));
+    }
     let this_command = ThisCommand {
         program: this_program().map_err(Failure::run)?,
         arguments,

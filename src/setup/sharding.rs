@@ -1,7 +1,7 @@
 //! How the model of a run is spread over its ranks: from `device.ranks`, the meshes and `model.sharding` to a layout.
 
 use tt_config::{Composition, Diagnostics, Node, Section};
-use tt_dist::{Axis, Mesh, MeshError, mpi};
+use tt_dist::{Axis, Mesh, MeshError};
 use tt_models::Model;
 use tt_nn::ParamSpec;
 use tt_sharding::{Gather, Layout, ShardingConfig, Sums};
@@ -141,12 +141,6 @@ pub(super) fn check(
     if is_to_run && are_threads && ranks > MAX_THREADS {
         let message = format!(
             "`{RANKS}`: {ranks}: at most {MAX_THREADS} are threads of one process; with MPI, a rank may be a process of its own"
-        );
-        problems.push(composition.section(RANKS).error(message));
-    }
-    if is_to_run && config.device.kind == DeviceKind::Tpu && !mpi::IS_BUILT_IN {
-        let message = format!(
-            "`{RANKS}`: {ranks}: each TPU takes a process, and they need MPI; this program was built without it: cargo build --release --features mpi"
         );
         problems.push(composition.section(RANKS).error(message));
     }
