@@ -23,21 +23,14 @@
     }                                                                                       \
   } while (0)
 
-static inline long long element_bytes(data_type_t dtype) {
-  switch (dtype) {
-    case DT_UINT8: return 1;
-    case DT_FP16: case DT_BFP16: case DT_UINT16: return 2;
-    default: return 4;
-  }
-}
-
 static inline void check_shape(const dim4 *shape) {
   CHECK(shape->n >= 1 && shape->c >= 1 && shape->h >= 1 && shape->w >= 1);
   CHECK(shape->n <= MAX_DIM && shape->c <= MAX_DIM && shape->h <= MAX_DIM && shape->w <= MAX_DIM);
 }
 
 static inline void check_local(local_addr_t at, const dim4 *shape, const dim4 *stride, data_type_t dtype) {
-  const long long bytes = element_bytes(dtype), slots = (shape->c + 63) / 64;
+  check_shape(shape);
+  const long long bytes = dtype_bytes(dtype), slots = (shape->c + 63) / 64;
   CHECK(at % bytes == 0);
   long long extent;
   if (stride == NULL) {
@@ -51,7 +44,8 @@ static inline void check_local(local_addr_t at, const dim4 *shape, const dim4 *s
 }
 
 static inline void check_system(global_addr_t at, const dim4 *shape, const dim4 *stride, data_type_t dtype) {
-  const long long bytes = element_bytes(dtype);
+  check_shape(shape);
+  const long long bytes = dtype_bytes(dtype);
   CHECK(at != 0 && at % bytes == 0);
   if (stride != NULL) {
     CHECK(stride->n >= 0 && stride->c >= 0 && stride->h >= 0 && stride->w >= 0);
@@ -60,7 +54,6 @@ static inline void check_system(global_addr_t at, const dim4 *shape, const dim4 
 }
 
 static inline void checked_cpy_S2L(local_addr_t dst, global_addr_t src, const dim4 *shape, const dim4 *dst_stride, const dim4 *src_stride, data_type_t dtype) {
-  check_shape(shape);
   check_local(dst, shape, dst_stride, dtype);
   check_system(src, shape, src_stride, dtype);
   tpu_gdma_cpy_S2L(dst, src, shape, dst_stride, src_stride, dtype);
@@ -68,7 +61,6 @@ static inline void checked_cpy_S2L(local_addr_t dst, global_addr_t src, const di
 #define tpu_gdma_cpy_S2L checked_cpy_S2L
 
 static inline void checked_cpy_L2S(global_addr_t dst, local_addr_t src, const dim4 *shape, const dim4 *dst_stride, const dim4 *src_stride, data_type_t dtype) {
-  check_shape(shape);
   check_system(dst, shape, dst_stride, dtype);
   check_local(src, shape, src_stride, dtype);
   tpu_gdma_cpy_L2S(dst, src, shape, dst_stride, src_stride, dtype);
@@ -76,7 +68,6 @@ static inline void checked_cpy_L2S(global_addr_t dst, local_addr_t src, const di
 #define tpu_gdma_cpy_L2S checked_cpy_L2S
 
 static inline void checked_cpy_S2S(global_addr_t dst, global_addr_t src, const dim4 *shape, const dim4 *dst_stride, const dim4 *src_stride, data_type_t dtype) {
-  check_shape(shape);
   check_system(dst, shape, dst_stride, dtype);
   check_system(src, shape, src_stride, dtype);
   tpu_gdma_cpy_S2S(dst, src, shape, dst_stride, src_stride, dtype);
@@ -84,7 +75,6 @@ static inline void checked_cpy_S2S(global_addr_t dst, global_addr_t src, const d
 #define tpu_gdma_cpy_S2S checked_cpy_S2S
 
 static inline void checked_cw_trans_S2L(local_addr_t dst, global_addr_t src, const dim4 *shape, const dim4 *dst_stride, const dim4 *src_stride, data_type_t dtype) {
-  check_shape(shape);
   check_local(dst, shape, dst_stride, dtype);
   const dim4 source = {shape->n, shape->w, shape->h, shape->c};
   check_system(src, &source, src_stride, dtype);
@@ -93,7 +83,6 @@ static inline void checked_cw_trans_S2L(local_addr_t dst, global_addr_t src, con
 #define tpu_gdma_cpy_cw_trans_S2L checked_cw_trans_S2L
 
 static inline void checked_channel_bcast_S2L(local_addr_t dst, global_addr_t src, const dim4 *shape, const dim4 *dst_stride, const dim4 *src_stride, data_type_t dtype) {
-  check_shape(shape);
   CHECK(shape->c <= 64);
   check_local(dst, shape, dst_stride, dtype);
   check_system(src, shape, src_stride, dtype);
@@ -102,14 +91,12 @@ static inline void checked_channel_bcast_S2L(local_addr_t dst, global_addr_t src
 #define tpu_gdma_channel_bcast_S2L checked_channel_bcast_S2L
 
 static inline void checked_set_C_system(global_addr_t dst, scalar_t value, const dim4 *shape, const dim4 *dst_stride, data_type_t dtype) {
-  check_shape(shape);
   check_system(dst, shape, dst_stride, dtype);
   tpu_gdma_set_C_system(dst, value, shape, dst_stride, dtype);
 }
 #define tpu_gdma_set_C_system checked_set_C_system
 
 static inline void checked_h_gather_S2S(global_addr_t out, global_addr_t param, global_addr_t index, bool index_is_local, scalar_t fill, const dim4 *shape, int param_h, const dim4 *out_stride, const dim4 *param_stride, const dim4 *index_stride, data_type_t dtype) {
-  check_shape(shape);
   CHECK(param_h >= 1);
   check_system(out, shape, out_stride, dtype);
   check_system(param, shape, param_stride, dtype);
@@ -152,7 +139,6 @@ static inline void checked_flush(global_addr_t at, unsigned long long bytes) {
 // ---- arithmetic: the operands of a command, in local memory ----
 
 static inline void check_binary(local_addr_t dst, local_addr_t a, local_addr_t b, const dim4 *shape, const dim4 *dst_stride, const dim4 *a_stride, const dim4 *b_stride, data_type_t dtype) {
-  check_shape(shape);
   check_local(dst, shape, dst_stride, dtype);
   check_local(a, shape, a_stride, dtype);
   check_local(b, shape, b_stride, dtype);
@@ -182,7 +168,6 @@ CHECKED_BINARY(xor)
 #define CHECKED_CONSTANT(name)                                                                                  \
   static inline void checked_##name(local_addr_t dst, local_addr_t src, scalar_t value, const dim4 *shape,      \
                                     const dim4 *dst_stride, const dim4 *src_stride, data_type_t dtype) {        \
-    check_shape(shape);                                                                                         \
     check_local(dst, shape, dst_stride, dtype);                                                                 \
     check_local(src, shape, src_stride, dtype);                                                                 \
     tpu_bdc_##name(dst, src, value, shape, dst_stride, src_stride, dtype);                                      \
@@ -201,7 +186,6 @@ CHECKED_CONSTANT(xor_C)
 #define tpu_bdc_xor_C checked_xor_C
 
 static inline void checked_cpy(local_addr_t dst, local_addr_t src, const dim4 *shape, const dim4 *dst_stride, const dim4 *src_stride, data_type_t dtype) {
-  check_shape(shape);
   check_local(dst, shape, dst_stride, dtype);
   check_local(src, shape, src_stride, dtype);
   tpu_bdc_cpy(dst, src, shape, dst_stride, src_stride, dtype);
@@ -209,14 +193,12 @@ static inline void checked_cpy(local_addr_t dst, local_addr_t src, const dim4 *s
 #define tpu_bdc_cpy checked_cpy
 
 static inline void checked_set_C(local_addr_t dst, scalar_t value, const dim4 *shape, const dim4 *dst_stride, data_type_t dtype) {
-  check_shape(shape);
   check_local(dst, shape, dst_stride, dtype);
   tpu_bdc_set_C(dst, value, shape, dst_stride, dtype);
 }
 #define tpu_bdc_set_C checked_set_C
 
 static inline void checked_cast(local_addr_t dst, local_addr_t src, const dim4 *shape, const dim4 *dst_stride, const dim4 *src_stride, data_type_t dst_dtype, data_type_t src_dtype, rounding_mode_t mode) {
-  check_shape(shape);
   check_local(dst, shape, dst_stride, dst_dtype);
   check_local(src, shape, src_stride, src_dtype);
   tpu_bdc_cast(dst, src, shape, dst_stride, src_stride, dst_dtype, src_dtype, mode);
@@ -227,8 +209,6 @@ static inline void checked_cast(local_addr_t dst, local_addr_t src, const dim4 *
 static inline void check_product(local_addr_t out, local_addr_t left, local_addr_t right, int rows, int inner, int cols, bool is_transposed, data_type_t out_dtype, data_type_t dtype) {
   const dim4 out_shape = {1, rows, 1, cols}, left_shape = {1, rows, 1, inner};
   const dim4 right_shape = {1, is_transposed ? cols : inner, 1, is_transposed ? inner : cols};
-  check_shape(&out_shape);
-  check_shape(&right_shape);
   check_local(out, &out_shape, NULL, out_dtype);
   check_local(left, &left_shape, NULL, dtype);
   check_local(right, &right_shape, NULL, dtype);

@@ -48,6 +48,14 @@ typedef enum {
   RM_TOWARDS_ZERO = 2,
 } rounding_mode_t;
 
+static inline int dtype_bytes(data_type_t dtype) {
+  switch (dtype) {
+    case DT_UINT8: return 1;
+    case DT_FP16: case DT_BFP16: case DT_UINT16: return 2;
+    default: return 4;
+  }
+}
+
 // ---- control ----
 // How a chip's firmware comes to know a kernel; `type` 0 is that of a function of its arguments.
 void tpu_register_kernel_func(const char *name, void (*kernel)(const void *), int type);

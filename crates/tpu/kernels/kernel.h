@@ -108,14 +108,6 @@ static inline dim4 flat_tile(long long left, int max_w) {
 
 // ---- loads and stores through f32 ----
 
-static inline int dtype_bytes(data_type_t dtype) {
-  switch (dtype) {
-    case DT_UINT8: return 1;
-    case DT_FP16: case DT_BFP16: case DT_UINT16: return 2;
-    default: return 4;
-  }
-}
-
 // Loads `shape` as f32 to `dst`; a 16-bit source goes through `raw`, of the same size as `dst`.
 static inline void load_f32(local_addr_t dst, local_addr_t raw, global_addr_t src, const dim4 *shape, const dim4 *src_stride, data_type_t dtype) {
   if (dtype == DT_FP32) {

@@ -122,12 +122,6 @@ impl FlightRecord {
         }
     }
 
-    /// The same. The result is held during the call, which blocks when the queue is full.
-    pub fn launch(&self, sequence: u64, op: &str, detail: impl Display) -> Waiting<'_> {
-        self.note(sequence, op, detail);
-        self.waiting(Wait::Queue)
-    }
-
     /// Says that the process waits for the device, until the result is dropped.
     pub fn waiting(&self, wait: Wait) -> Waiting<'_> {
         if self.file.is_some() {
@@ -281,7 +275,7 @@ mod tests {
         let (folder, record) = record();
         let last = RING + 44;
         for sequence in 1..=last {
-            drop(record.launch(sequence, "fill", format_args!("[{sequence}] f32")));
+            record.note(sequence, "fill", format_args!("[{sequence}] f32"));
         }
         let flight = read(&folder);
         let sequences: Vec<_> = flight.launches.iter().map(|l| l.sequence).collect();
@@ -293,11 +287,11 @@ mod tests {
     #[test]
     fn what_was_launched_what_has_begun_and_what_has_run_read_back() {
         let (folder, record) = record();
-        drop(record.launch(1, "a", ""));
+        record.note(1, "a", "");
         assert_eq!(read(&folder).started, None);
         record.done(1);
-        drop(record.launch(2, "b", ""));
-        drop(record.launch(3, "c", ""));
+        record.note(2, "b", "");
+        record.note(3, "c", "");
         // SAFETY: the record lives.
         let word = unsafe { AtomicU32::from_ptr(record.started_address() as *mut u32) };
         word.store(2, Relaxed); // as a kernel does
@@ -321,8 +315,8 @@ mod tests {
     #[test]
     fn a_long_description_is_cut() {
         let (folder, record) = record();
-        drop(record.launch(1, "op", "\u{e9}".repeat(300)));
-        drop(record.launch(2, "next", "whole"));
+        record.note(1, "op", "\u{e9}".repeat(300));
+        record.note(2, "next", "whole");
         let flight = read(&folder);
         assert_eq!(flight.launches.len(), 2);
         assert!(flight.launches[0].text.starts_with("op \u{e9}\u{e9}"));
@@ -338,7 +332,7 @@ mod tests {
             }
         }
         let record = FlightRecord::off();
-        drop(record.launch(1, "op", Refuses));
+        record.note(1, "op", Refuses);
         record.done(1);
     }
 }

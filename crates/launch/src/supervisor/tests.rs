@@ -91,7 +91,7 @@ fn waiting_in_launch_3() -> tempfile::NamedTempFile {
     let file = tempfile::NamedTempFile::new().unwrap();
     let record = FlightRecord::create(file.path()).unwrap();
     for (sequence, op) in (1..).zip(["fill", "fill", "matmul"]) {
-        drop(record.launch(sequence, op, "[2, 3] f32"));
+        record.note(sequence, op, "[2, 3] f32");
     }
     record.done(2);
     std::mem::forget(record.waiting(Wait::Launches));
