@@ -3,6 +3,7 @@
 mod check;
 mod kernels;
 mod layers;
+mod roofline;
 mod sdk;
 mod source;
 
@@ -23,6 +24,10 @@ chores:
   sdk --wheel F   the same from a package that is here already
   kernels --chip bm1690|bm1684x|emulator [--cc COMPILER] [--out FILE]
                   compile the kernels of a TPU for it, and check that it can load them
+  roofline        print what the kernels of a TPU move and compute in a training step of Qwen2-0.5B, and the
+                  time that it takes at the chip's published rates
+  roofline --counts F
+                  the same of what ran on the emulator with TT_TPU_COUNTS=F
   layers          print which file of src/ uses which; fail on a circle, or on a crate that uses a
                   higher layer
   mutants [ARG].. plant faults in what must not be wrong unseen (.cargo/mutants.toml), and list those that
@@ -39,6 +44,7 @@ fn main() -> ExitCode {
         ["sdk"] => sdk::install(None),
         ["sdk", "--wheel", wheel] => sdk::install(Some(wheel.as_ref())),
         ["kernels", ref arguments @ ..] => kernels::make(arguments),
+        ["roofline", ref arguments @ ..] => roofline::print(arguments),
         ["layers"] => layers::check(root()).map(|files| print!("{files}")),
         ["mutants", ref arguments @ ..] => check::mutants(arguments),
         ["docs"] => check::docs(true),

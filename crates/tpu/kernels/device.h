@@ -63,6 +63,9 @@ void tpu_initialize(void);
 void tpu_poll(void);  // waits for the engines of this core
 // Waits for all cores of the launch to come here.
 void tpu_sync_all(void);
+// Between these the two engines, of DMA and of arithmetic, do not wait for each other; elsewhere they do at every command.
+void tpu_parallel_start(void);
+void tpu_parallel_end(void);
 int tpu_core_index(void);
 int tpu_core_num(void);
 // The scalar core's view of DRAM. Read after tpu_invalidate_cache, write before tpu_flush_cache.

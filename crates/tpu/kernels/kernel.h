@@ -59,7 +59,11 @@ static inline void launch_fault(const launch_t *launch, uint32_t fault) {
 
 #ifdef EMULATOR
 #define REGISTER(name)
+#define COUNT_FROM_HERE count_from_here
+#define COUNT_TO_HERE count_to_here
 #else
+#define COUNT_FROM_HERE()
+#define COUNT_TO_HERE(name, launch)
 // When the module is loaded. The emulator looks kernels up by their names.
 #define REGISTER(name)                                                 \
   static void name##_registered(const void *raw) { name(raw); }        \
@@ -76,8 +80,10 @@ static inline void launch_fault(const launch_t *launch, uint32_t fault) {
   void name##_batched(const void *raw) {            \
     args_t args;                                    \
     memcpy(&args, raw, sizeof args);                \
+    COUNT_FROM_HERE();                              \
     launch_begin(&args.launch);                     \
     name##_body(&args);                             \
+    COUNT_TO_HERE(#name, args.launch.sequence);     \
   }                                                 \
   int name(const void *raw) {                       \
     tpu_initialize();                               \
