@@ -134,13 +134,18 @@ static inline void overflow_to_nan(local_addr_t x, local_addr_t work, const dim4
   tpu_bdc_fp_add(x, x, work, shape, NULL, NULL, NULL, DT_FP32);
 }
 
-// Stores f32 at `src` as `dtype`, rounded to nearest even, an overflow as NaN; `raw` as above. A 16-bit store uses `src` up.
+// f32 at `src` rounded to the 16-bit `dtype` at `raw`, to nearest even, an overflow as NaN; `raw` has the size of `src`, which is used up.
+static inline void round_f32(local_addr_t raw, local_addr_t src, const dim4 *shape, data_type_t dtype) {
+  overflow_to_nan(src, raw, shape, dtype);
+  tpu_bdc_cast(raw, src, shape, NULL, NULL, dtype, DT_FP32, RM_HALF_TO_EVEN);
+}
+
+// Stores f32 at `src` as `dtype`, rounded like that; `raw` as above. A 16-bit store uses `src` up.
 static inline void store_f32(global_addr_t dst, local_addr_t src, local_addr_t raw, const dim4 *shape, const dim4 *dst_stride, data_type_t dtype) {
   if (dtype == DT_FP32) {
     tpu_gdma_cpy_L2S(dst, src, shape, dst_stride, NULL, dtype);
     return;
   }
-  overflow_to_nan(src, raw, shape, dtype);
-  tpu_bdc_cast(raw, src, shape, NULL, NULL, dtype, DT_FP32, RM_HALF_TO_EVEN);
+  round_f32(raw, src, shape, dtype);
   tpu_gdma_cpy_L2S(dst, raw, shape, dst_stride, NULL, dtype);
 }

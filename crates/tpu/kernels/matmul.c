@@ -2,7 +2,8 @@
 //
 // A matrix is row-major, or column-major (`*_trans`), which is transposed on the way in. Operands are rounded or
 // widened to the type of the product as they are loaded; f32 is three bf16 parts (product.h). Sums are f32 over all of
-// K in the order of its pieces, added to what is there first, and rounded once.
+// K in the order of its pieces, added to what is there first, and rounded once. The next piece is loaded, and the last tile stored,
+// while one is multiplied.
 // Tiles depend on the sizes alone, so results are the same for any number of cores.
 // Limits: leading dims of a matrix below 2^31 elements.
 #include "product.h"
@@ -31,8 +32,9 @@ typedef struct {
   uint32_t accumulate;
 } matmul_t;
 
-// Rows, columns and inner elements of a tile.
-#define TILE_M 256
+// Rows, columns and inner elements of a tile; fewer rows for f32, whose operands take three times the memory.
+#define TILE_M 1024
+#define TILE_M_F32 512
 #define TILE_N 512
 #define TILE_K 512
 // What a BM1690 has; tiles get smaller until all have one, whether all are used or not.
@@ -42,60 +44,174 @@ typedef struct {
   global_addr_t base;
   int ld;
   bool trans;
-  data_type_t dtype;
 } matrix_t;
 
+// An operand on its way: tiles of it as they are in DRAM, of which the next comes in while this one is multiplied, and what the
+// cube takes, made of the one.
+typedef struct {
+  local_addr_t loaded[2];
+  operand_t operand;
+  data_type_t dtype;  // in DRAM
+  bool is_ready;      // as it is loaded
+} side_t;
+
+static side_t take_side(local_addr_t *next, int rows, int cols, data_type_t dtype, data_type_t of_product) {
+  side_t side = {.dtype = dtype, .is_ready = dtype == of_product && dtype != DT_FP32};
+  for (int i = 0; i < 2; i++) side.loaded[i] = take_tile(next, rows, cols, dtype);
+  if (side.is_ready) {
+    side.operand = (operand_t){.parts = 1, .dtype = dtype};
+  } else {
+    side.operand = take_operand(next, rows, cols, of_product);
+  }
+  return side;
+}
+
 // Elements [row .. row + rows, col .. col + cols] of a matrix.
-static void load_tile(const operand_t *x, local_addr_t work0, local_addr_t work1, const matrix_t *from, long long row, long long col, int rows, int cols) {
+static void load_side(const side_t *side, int buffer, const matrix_t *from, long long row, long long col, int rows, int cols) {
   const dim4 shape = {1, rows, 1, cols}, stride = {0, from->ld, 0, 1};
   const long long at = from->trans ? col * from->ld + row : row * from->ld + col;
-  const global_addr_t src = from->base + at * dtype_bytes(from->dtype);
-  const bool is_ready = x->parts == 1 && x->dtype == from->dtype;
-  const bool widens = from->dtype != DT_FP32 && !is_ready;
-  const local_addr_t to = is_ready ? x->part[0] : widens ? work1 : work0;
+  const global_addr_t src = from->base + at * dtype_bytes(side->dtype);
   if (from->trans) {
-    tpu_gdma_cpy_cw_trans_S2L(to, src, &shape, NULL, &stride, from->dtype);
+    tpu_gdma_cpy_cw_trans_S2L(side->loaded[buffer], src, &shape, NULL, &stride, side->dtype);
   } else {
-    tpu_gdma_cpy_S2L(to, src, &shape, NULL, &stride, from->dtype);
+    tpu_gdma_cpy_S2L(side->loaded[buffer], src, &shape, NULL, &stride, side->dtype);
   }
-  if (is_ready) return;
-  if (widens) tpu_bdc_cast(work0, work1, &shape, NULL, NULL, DT_FP32, from->dtype, RM_HALF_TO_EVEN);
-  set_operand(x, work0, work1, rows, cols);
+}
+
+// What was loaded, as the cube takes it; uses it up. `work0` and `work1` are f32 tiles.
+static operand_t operand_of(const side_t *side, int buffer, local_addr_t work0, local_addr_t work1, int rows, int cols) {
+  operand_t x = side->operand;
+  const dim4 shape = {1, rows, 1, cols};
+  if (side->is_ready) {
+    x.part[0] = side->loaded[buffer];
+  } else if (side->dtype == DT_FP32) {
+    set_operand(&x, side->loaded[buffer], work1, rows, cols);
+  } else {
+    tpu_bdc_cast(work0, side->loaded[buffer], &shape, NULL, NULL, DT_FP32, side->dtype, RM_HALF_TO_EVEN);
+    set_operand(&x, work0, work1, rows, cols);
+  }
+  return x;
+}
+
+// A tile of out, and the piece of K that is multiplied next.
+typedef struct {
+  long long task;
+  matrix_t left, right;
+  global_addr_t to;
+  long long row, col;
+  int m, n, k, inner;
+} step_t;
+
+typedef struct {
+  int m, n;
+  long long down, across, count;
+} tiles_t;
+
+// Tiles of the sizes alone: halved, the longer side first, until every core has one.
+static tiles_t tiles_of(const matmul_t *a) {
+  tiles_t t = {.m = a->dtype == DT_FP32 ? TILE_M_F32 : TILE_M, .n = TILE_N};
+  long long batches = 1;
+  for (int d = 0; d < BATCH_DIMS; d++) batches *= a->batch[d];
+  while ((t.m > 64 || t.n > 64) && batches * DIV_UP(a->m, t.m) * DIV_UP(a->n, t.n) < CORES) {
+    if (t.n <= 64 || (t.m > 64 && MIN(t.m, a->m) >= MIN(t.n, a->n))) {
+      t.m /= 2;
+    } else {
+      t.n /= 2;
+    }
+  }
+  t.down = DIV_UP(a->m, t.m);
+  t.across = DIV_UP(a->n, t.n);
+  t.count = batches * t.down * t.across;
+  return t;
+}
+
+// The first step of a task.
+static step_t begin(const matmul_t *a, const tiles_t *t, long long task) {
+  step_t s = {.task = task};
+  if (task >= t->count) return s;
+  const long long batch = task / (t->down * t->across);
+  long long a_at = 0, b_at = 0, rest = batch;
+  for (int d = BATCH_DIMS - 1; d >= 0; d--) {
+    a_at += rest % a->batch[d] * a->a_batch[d];
+    b_at += rest % a->batch[d] * a->b_batch[d];
+    rest /= a->batch[d];
+  }
+  s.left = (matrix_t){a->a + a_at * dtype_bytes(a->a_dtype), a->a_ld, a->a_trans};
+  s.right = (matrix_t){a->b + b_at * dtype_bytes(a->b_dtype), a->b_ld, a->b_trans};
+  s.row = task % (t->down * t->across) / t->across * t->m;
+  s.col = task % t->across * t->n;
+  s.m = (int)MIN(t->m, a->m - s.row);
+  s.n = (int)MIN(t->n, a->n - s.col);
+  s.to = a->out + ((batch * a->m + s.row) * a->n + s.col) * dtype_bytes(a->out_dtype);
+  s.inner = MIN(TILE_K, a->k);
+  return s;
+}
+
+static step_t after(const matmul_t *a, const tiles_t *t, step_t s) {
+  s.k += TILE_K;
+  if (s.k >= a->k) return begin(a, t, s.task + tpu_core_num());
+  s.inner = MIN(TILE_K, a->k - s.k);
+  return s;
+}
+
+static void load(const step_t *s, const side_t *left, const side_t *right, int buffer) {
+  load_side(left, buffer, &s->left, s->row, s->k, s->m, s->inner);
+  load_side(right, buffer, &s->right, s->k, s->col, s->inner, s->n);
+}
+
+// A tile of out that is ready to go.
+typedef struct {
+  bool waits;
+  global_addr_t to;
+  local_addr_t from;
+  dim4 shape, stride;
+} store_t;
+
+static void store(store_t *s, data_type_t dtype) {
+  if (s->waits) tpu_gdma_cpy_L2S(s->to, s->from, &s->shape, &s->stride, NULL, dtype);
+  s->waits = false;
 }
 
 KERNEL(matmul, matmul_t) {
-  int tile_m = TILE_M, tile_n = TILE_N;
-  long long batches = 1;
-  for (int d = 0; d < BATCH_DIMS; d++) batches *= a->batch[d];
-  while (tile_n > 64 && batches * DIV_UP(a->m, tile_m) * DIV_UP(a->n, tile_n) < CORES) tile_n /= 2;
-  while (tile_m > 64 && batches * DIV_UP(a->m, tile_m) * DIV_UP(a->n, tile_n) < CORES) tile_m /= 2;
-
+  const tiles_t t = tiles_of(a);
   local_addr_t next = 0;
-  const operand_t left = take_operand(&next, TILE_M, TILE_K, a->dtype), right = take_operand(&next, TILE_K, TILE_N, a->dtype);
-  const local_addr_t out = take_tile(&next, TILE_M, TILE_N, DT_FP32), raw = take_tile(&next, TILE_M, TILE_N, DT_FP32);
-  const local_addr_t work0 = take_tile(&next, TILE_K, TILE_N, DT_FP32), work1 = take_tile(&next, TILE_K, TILE_N, DT_FP32);
+  const side_t left = take_side(&next, t.m, TILE_K, a->a_dtype, a->dtype), right = take_side(&next, TILE_K, t.n, a->b_dtype, a->dtype);
+  // The one is summed up in while the other is stored.
+  local_addr_t out[2] = {take_tile(&next, t.m, t.n, DT_FP32), take_tile(&next, t.m, t.n, DT_FP32)};
+  const int work_rows = MAX(left.is_ready ? 0 : t.m, right.is_ready ? 0 : TILE_K), work_cols = MAX(TILE_K, t.n);
+  const local_addr_t work1 = take_tile(&next, work_rows, work_cols, DT_FP32), work0 = next;
 
-  const long long down = DIV_UP(a->m, tile_m), across = DIV_UP(a->n, tile_n);
-  for (long long task = tpu_core_index(); task < batches * down * across; task += tpu_core_num()) {
-    long long batch = task / (down * across), a_at = 0, b_at = 0, rest = batch;
-    for (int d = BATCH_DIMS - 1; d >= 0; d--) {
-      a_at += rest % a->batch[d] * a->a_batch[d];
-      b_at += rest % a->batch[d] * a->b_batch[d];
-      rest /= a->batch[d];
+  store_t result = {0};
+  int buffer = 0;
+  step_t step = begin(a, &t, tpu_core_index());
+  if (step.task < t.count) load(&step, &left, &right, buffer);
+  while (step.task < t.count) {
+    const step_t following = after(a, &t, step);
+    const dim4 shape = {1, step.m, 1, step.n}, stride = {0, a->n, 0, 1};
+    if (a->accumulate && step.k == 0) {
+      store(&result, a->out_dtype);
+      load_f32(out[0], out[1], step.to, &shape, &stride, a->out_dtype);
     }
-    const matrix_t l = {a->a + a_at * dtype_bytes(a->a_dtype), a->a_ld, a->a_trans, a->a_dtype};
-    const matrix_t r = {a->b + b_at * dtype_bytes(a->b_dtype), a->b_ld, a->b_trans, a->b_dtype};
-    const long long row = task % (down * across) / across * tile_m, col = task % across * tile_n;
-    const int m = (int)MIN(tile_m, a->m - row), n = (int)MIN(tile_n, a->n - col);
-    const dim4 shape = {1, m, 1, n}, stride = {0, a->n, 0, 1};
-    const global_addr_t to = a->out + ((batch * a->m + row) * a->n + col) * dtype_bytes(a->out_dtype);
-    if (a->accumulate) load_f32(out, raw, to, &shape, &stride, a->out_dtype);
-    for (int k = 0; k < a->k; k += TILE_K) {
-      const int inner = MIN(TILE_K, a->k - k);
-      load_tile(&left, work0, work1, &l, row, k, m, inner);
-      load_tile(&right, work0, work1, &r, k, col, inner, n);
-      product(out, &left, &right, m, inner, n, a->accumulate || k > 0);
+    tpu_parallel_start();
+    store(&result, a->out_dtype);
+    if (following.task < t.count) load(&following, &left, &right, 1 - buffer);
+    const operand_t l = operand_of(&left, buffer, work0, work1, step.m, step.inner);
+    const operand_t r = operand_of(&right, buffer, work0, work1, step.inner, step.n);
+    product(out[0], &l, &r, step.m, step.inner, step.n, a->accumulate || step.k > 0);
+    tpu_parallel_end();
+    if (following.task != step.task) {
+      result = (store_t){true, step.to, out[0], shape, stride};
+      if (a->out_dtype == DT_FP32) {
+        const local_addr_t free = out[1];
+        out[1] = out[0];
+        out[0] = free;
+      } else {
+        round_f32(out[1], out[0], &shape, a->out_dtype);
+        result.from = out[1];
+      }
     }
-    store_f32(to, out, raw, &shape, &stride, a->out_dtype);
+    step = following;
+    buffer = 1 - buffer;
   }
+  store(&result, a->out_dtype);
 }
