@@ -142,7 +142,9 @@ static void sum_block(const sum_columns_t *a, long long outer, long long column,
 }
 
 KERNEL(sum_columns, sum_columns_t) {
-  const int block = LANES * WIDTH;
+  // As few lanes as give every core a block.
+  const long long groups = DIV_UP(a->cols, WIDTH);
+  const int block = (int)MIN(LANES, DIV_UP(a->outer * groups, tpu_core_num())) * WIDTH;
   const long long blocks = DIV_UP(a->cols, block);
   for (long long task = tpu_core_index(); task < a->outer * blocks; task += tpu_core_num()) {
     const long long outer = task / blocks, column = task % blocks * block;

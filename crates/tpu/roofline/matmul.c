@@ -3,7 +3,7 @@
 #include "dry_run.h"
 
 // Logits of a chunk: see `crates/tpu/src/ops/cross_entropy.rs`.
-enum { LOSS_ROWS = 64 };
+enum { LOSS_ROWS = 1024 };
 
 static void product_of(int times, int m, int n, int k, bool a_trans, data_type_t b_dtype, bool b_trans, data_type_t out_dtype, bool accumulate) {
   RUN(times, matmul, matmul_t, .a = SOMEWHERE, .b = SOMEWHERE, .out = SOMEWHERE, .batch = {1, 1, 1, 1}, .m = m, .n = n, .k = k,

@@ -12,10 +12,11 @@ use crate::ops::operand::{ensure, output};
 use crate::ops::reduce;
 use crate::storage::{TpuStorage, elements};
 
-/// Logits of a chunk: 16 MiB.
+/// Logits of a chunk: 16 MiB, or the least rows.
 const CHUNK_LOGITS: usize = 1 << 22;
-/// A multiple of the lanes.
-const MIN_ROWS: usize = 64;
+/// Of a chunk, and what its rows are a multiple of: as many as a product's tile has, since each chunk reads the whole head
+/// three times, and full lanes for all cores.
+const MIN_ROWS: usize = 1024;
 
 kernels! {
     CrossEntropy = "cross_entropy" {

@@ -143,6 +143,6 @@ fn a_vocabulary_beyond_a_lanes_memory_passes_in_pieces() {
 #[test]
 #[ignore = "for cargo xtask check --full"]
 fn rows_beyond_a_chunk_are_added_up() {
-    // Chunks are of 64 rows here.
-    check(100, 2, 40_009, PLAIN, DType::F32);
+    // Chunks are of 1024 rows here.
+    check(1100, 2, 4_100, PLAIN, DType::F32);
 }
