@@ -28,27 +28,27 @@ static inline void check_shape(const dim4 *shape) {
   CHECK(shape->n <= MAX_DIM && shape->c <= MAX_DIM && shape->h <= MAX_DIM && shape->w <= MAX_DIM);
 }
 
-// What the engines touch of local memory in a parallel region.
-#define MAX_TOUCHES 256
-typedef struct { engine_t engine; bool writes; long long start, end; } touch_t;
-__attribute__((weak)) __thread touch_t touches[MAX_TOUCHES];
-__attribute__((weak)) __thread int num_touches;
+// What each engine touches of local memory in a parallel region.
+#define MAX_TOUCHES 1024
+typedef struct { bool writes; long long start, end; } touch_t;
+__attribute__((weak)) __thread touch_t touches[2][MAX_TOUCHES];
+__attribute__((weak)) __thread int num_touches[2];
 
 static inline void touch(engine_t engine, bool writes, long long start, long long end) {
   if (!counts.parallel) return;
-  for (int i = 0; i < num_touches; i++) {
-    const touch_t *other = &touches[i];
-    CHECK(other->engine == engine || !(writes || other->writes) || end <= other->start || other->end <= start);
+  for (int i = 0; i < num_touches[!engine]; i++) {
+    const touch_t *other = &touches[!engine][i];
+    CHECK(!(writes || other->writes) || end <= other->start || other->end <= start);
   }
-  CHECK(num_touches < MAX_TOUCHES);
-  touches[num_touches++] = (touch_t){engine, writes, start, end};
+  CHECK(num_touches[engine] < MAX_TOUCHES);
+  touches[engine][num_touches[engine]++] = (touch_t){writes, start, end};
 }
 
 static inline void checked_parallel_start(void) {
   CHECK(!counts.parallel);
   engines_wait();
   counts.parallel = true;
-  num_touches = 0;
+  num_touches[DMA] = num_touches[ARITHMETIC] = 0;
   tpu_parallel_start();
 }
 #define tpu_parallel_start checked_parallel_start

@@ -46,51 +46,10 @@ typedef struct {
   bool trans;
 } matrix_t;
 
-// An operand on its way: tiles of it as they are in DRAM, of which the next comes in while this one is multiplied, and what the
-// cube takes, made of the one.
-typedef struct {
-  local_addr_t loaded[2];
-  operand_t operand;
-  data_type_t dtype;  // in DRAM
-  bool is_ready;      // as it is loaded
-} side_t;
-
-static side_t take_side(local_addr_t *next, int rows, int cols, data_type_t dtype, data_type_t of_product) {
-  side_t side = {.dtype = dtype, .is_ready = dtype == of_product && dtype != DT_FP32};
-  for (int i = 0; i < 2; i++) side.loaded[i] = take_tile(next, rows, cols, dtype);
-  if (side.is_ready) {
-    side.operand = (operand_t){.parts = 1, .dtype = dtype};
-  } else {
-    side.operand = take_operand(next, rows, cols, of_product);
-  }
-  return side;
-}
-
 // Elements [row .. row + rows, col .. col + cols] of a matrix.
-static void load_side(const side_t *side, int buffer, const matrix_t *from, long long row, long long col, int rows, int cols) {
-  const dim4 shape = {1, rows, 1, cols}, stride = {0, from->ld, 0, 1};
+static void load_piece(const side_t *side, int buffer, const matrix_t *from, long long row, long long col, int rows, int cols) {
   const long long at = from->trans ? col * from->ld + row : row * from->ld + col;
-  const global_addr_t src = from->base + at * dtype_bytes(side->dtype);
-  if (from->trans) {
-    tpu_gdma_cpy_cw_trans_S2L(side->loaded[buffer], src, &shape, NULL, &stride, side->dtype);
-  } else {
-    tpu_gdma_cpy_S2L(side->loaded[buffer], src, &shape, NULL, &stride, side->dtype);
-  }
-}
-
-// What was loaded, as the cube takes it; uses it up. `work0` and `work1` are f32 tiles.
-static operand_t operand_of(const side_t *side, int buffer, local_addr_t work0, local_addr_t work1, int rows, int cols) {
-  operand_t x = side->operand;
-  const dim4 shape = {1, rows, 1, cols};
-  if (side->is_ready) {
-    x.part[0] = side->loaded[buffer];
-  } else if (side->dtype == DT_FP32) {
-    set_operand(&x, side->loaded[buffer], work1, rows, cols);
-  } else {
-    tpu_bdc_cast(work0, side->loaded[buffer], &shape, NULL, NULL, DT_FP32, side->dtype, RM_HALF_TO_EVEN);
-    set_operand(&x, work0, work1, rows, cols);
-  }
-  return x;
+  load_side(side, buffer, from->base + at * dtype_bytes(side->dtype), from->ld, from->trans, rows, cols);
 }
 
 // A tile of out, and the piece of K that is multiplied next.
@@ -155,33 +114,18 @@ static step_t after(const matmul_t *a, const tiles_t *t, step_t s) {
 }
 
 static void load(const step_t *s, const side_t *left, const side_t *right, int buffer) {
-  load_side(left, buffer, &s->left, s->row, s->k, s->m, s->inner);
-  load_side(right, buffer, &s->right, s->k, s->col, s->inner, s->n);
-}
-
-// A tile of out that is ready to go.
-typedef struct {
-  bool waits;
-  global_addr_t to;
-  local_addr_t from;
-  dim4 shape, stride;
-} store_t;
-
-static void store(store_t *s, data_type_t dtype) {
-  if (s->waits) tpu_gdma_cpy_L2S(s->to, s->from, &s->shape, &s->stride, NULL, dtype);
-  s->waits = false;
+  load_piece(left, buffer, &s->left, s->row, s->k, s->m, s->inner);
+  load_piece(right, buffer, &s->right, s->k, s->col, s->inner, s->n);
 }
 
 KERNEL(matmul, matmul_t) {
   const tiles_t t = tiles_of(a);
   local_addr_t next = 0;
   const side_t left = take_side(&next, t.m, TILE_K, a->a_dtype, a->dtype), right = take_side(&next, TILE_K, t.n, a->b_dtype, a->dtype);
-  // The one is summed up in while the other is stored.
-  local_addr_t out[2] = {take_tile(&next, t.m, t.n, DT_FP32), take_tile(&next, t.m, t.n, DT_FP32)};
-  const int work_rows = MAX(left.is_ready ? 0 : t.m, right.is_ready ? 0 : TILE_K), work_cols = MAX(TILE_K, t.n);
-  const local_addr_t work1 = take_tile(&next, work_rows, work_cols, DT_FP32), work0 = next;
+  result_t out = take_result(&next, t.m, t.n);
+  const int work_rows = MAX(left.is_ready ? 0 : t.m, right.is_ready ? 0 : TILE_K);
+  const local_addr_t work1 = take_tile(&next, work_rows, MAX(TILE_K, t.n), DT_FP32), work0 = next;
 
-  store_t result = {0};
   int buffer = 0;
   step_t step = begin(a, &t, tpu_core_index());
   if (step.task < t.count) load(&step, &left, &right, buffer);
@@ -189,29 +133,19 @@ KERNEL(matmul, matmul_t) {
     const step_t following = after(a, &t, step);
     const dim4 shape = {1, step.m, 1, step.n}, stride = {0, a->n, 0, 1};
     if (a->accumulate && step.k == 0) {
-      store(&result, a->out_dtype);
-      load_f32(out[0], out[1], step.to, &shape, &stride, a->out_dtype);
+      store_result(&out, a->out_dtype);
+      load_f32(out.sum, out.other, step.to, &shape, &stride, a->out_dtype);
     }
     tpu_parallel_start();
-    store(&result, a->out_dtype);
+    store_result(&out, a->out_dtype);
     if (following.task < t.count) load(&following, &left, &right, 1 - buffer);
     const operand_t l = operand_of(&left, buffer, work0, work1, step.m, step.inner);
     const operand_t r = operand_of(&right, buffer, work0, work1, step.inner, step.n);
-    product(out[0], &l, &r, step.m, step.inner, step.n, a->accumulate || step.k > 0);
+    product(out.sum, &l, &r, step.m, step.inner, step.n, a->accumulate || step.k > 0);
     tpu_parallel_end();
-    if (following.task != step.task) {
-      result = (store_t){true, step.to, out[0], shape, stride};
-      if (a->out_dtype == DT_FP32) {
-        const local_addr_t free = out[1];
-        out[1] = out[0];
-        out[0] = free;
-      } else {
-        round_f32(out[1], out[0], &shape, a->out_dtype);
-        result.from = out[1];
-      }
-    }
+    if (following.task != step.task) finish_result(&out, step.to, &shape, &stride, a->out_dtype);
     step = following;
     buffer = 1 - buffer;
   }
-  store(&result, a->out_dtype);
+  store_result(&out, a->out_dtype);
 }

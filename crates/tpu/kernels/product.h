@@ -54,16 +54,87 @@ static inline void set_operand(const operand_t *x, local_addr_t src, local_addr_
   }
 }
 
-// Loads rows of `cols` elements, `row_stride` apart; `work0` and `work1` are f32 tiles, used for f32 only.
-static inline void load_operand(const operand_t *x, local_addr_t work0, local_addr_t work1, global_addr_t src, int row_stride, int rows, int cols) {
-  const dim4 shape = {1, rows, 1, cols};
-  const dim4 stride = {0, row_stride, 0, 1};
-  if (x->parts == 1) {
-    tpu_gdma_cpy_S2L(x->part[0], src, &shape, NULL, &stride, x->dtype);
-    return;
+// An operand on its way: tiles of it as they are in DRAM, of which the next comes in while this one is multiplied, and what the
+// cube takes, made of the one.
+typedef struct {
+  local_addr_t loaded[2];
+  operand_t operand;
+  data_type_t dtype;  // in DRAM
+  bool is_ready;      // as it is loaded
+} side_t;
+
+static inline side_t take_side(local_addr_t *next, int rows, int cols, data_type_t dtype, data_type_t of_product) {
+  side_t side = {.dtype = dtype, .is_ready = dtype == of_product && dtype != DT_FP32};
+  for (int i = 0; i < 2; i++) side.loaded[i] = take_tile(next, rows, cols, dtype);
+  if (side.is_ready) {
+    side.operand = (operand_t){.parts = 1, .dtype = dtype};
+  } else {
+    side.operand = take_operand(next, rows, cols, of_product);
   }
-  tpu_gdma_cpy_S2L(work0, src, &shape, NULL, &stride, DT_FP32);
-  set_operand(x, work0, work1, rows, cols);
+  return side;
+}
+
+// Loads rows of `cols` elements, `stride` apart; or columns, to be rows.
+static inline void load_side(const side_t *side, int buffer, global_addr_t src, int stride, bool trans, int rows, int cols) {
+  const dim4 shape = {1, rows, 1, cols}, strides = {0, stride, 0, 1};
+  if (trans) {
+    tpu_gdma_cpy_cw_trans_S2L(side->loaded[buffer], src, &shape, NULL, &strides, side->dtype);
+  } else {
+    tpu_gdma_cpy_S2L(side->loaded[buffer], src, &shape, NULL, &strides, side->dtype);
+  }
+}
+
+// What was loaded, as the cube takes it, which uses it up. `work0` and `work1` are f32 tiles, for what is not ready.
+static inline operand_t operand_of(const side_t *side, int buffer, local_addr_t work0, local_addr_t work1, int rows, int cols) {
+  operand_t x = side->operand;
+  const dim4 shape = {1, rows, 1, cols};
+  if (side->is_ready) {
+    x.part[0] = side->loaded[buffer];
+  } else if (side->dtype == DT_FP32) {
+    set_operand(&x, side->loaded[buffer], work1, rows, cols);
+  } else {
+    tpu_bdc_cast(work0, side->loaded[buffer], &shape, NULL, NULL, DT_FP32, side->dtype, RM_HALF_TO_EVEN);
+    set_operand(&x, work0, work1, rows, cols);
+  }
+  return x;
+}
+
+// A tile of f32 results that is stored while the next is summed up: the one that is at work, and the other.
+typedef struct {
+  local_addr_t sum, other;
+  local_addr_t from;  // what waits to be stored, if any
+  global_addr_t to;
+  dim4 shape, stride;
+  bool waits;
+} result_t;
+
+static inline result_t take_result(local_addr_t *next, int rows, int cols) {
+  result_t r = {.sum = take_tile(next, rows, cols, DT_FP32)};
+  r.other = take_tile(next, rows, cols, DT_FP32);
+  return r;
+}
+
+// Starts the store of what waits.
+static inline void store_result(result_t *r, data_type_t dtype) {
+  if (r->waits) tpu_gdma_cpy_L2S(r->to, r->from, &r->shape, &r->stride, NULL, dtype);
+  r->waits = false;
+}
+
+// The sum is complete, and waits as `dtype`; the next may be begun.
+static inline void finish_result(result_t *r, global_addr_t to, const dim4 *shape, const dim4 *stride, data_type_t dtype) {
+  const local_addr_t sum = r->sum, other = r->other;
+  r->to = to;
+  r->shape = *shape;
+  r->stride = *stride;
+  r->waits = true;
+  if (dtype == DT_FP32) {
+    r->from = sum;
+    r->sum = other;
+    r->other = sum;
+  } else {
+    round_f32(other, sum, shape, dtype);
+    r->from = other;
+  }
 }
 
 // The pairs of parts in a product, the smallest first, so that they are not lost in a sum that begins with the largest.
