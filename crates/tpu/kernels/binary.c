@@ -87,23 +87,30 @@ static void apply(const binary_t *k, int y, tile_t a, tile_t b, int work, const 
 }
 
 KERNEL(binary, binary_t) {
-  enum { A, B, Y, RAW, A_ONE, B_ONE, WORK };
-  tile_t left = {SLOT(A), NULL}, right = {SLOT(B), NULL};
+  enum { Y, MOST = 3 };
+  int next = 0, count = 1, left_at = 0, right_at = 0;
+  stream_t s[MOST];
+  s[Y] = writes(&next, a->y, a->y_dtype);
+  // An operand that is one element is loaded once.
+  tile_t left = {0, &NO_STRIDE}, right = {0, &NO_STRIDE};
   if (a->a_is_scalar) {
-    left = (tile_t){SLOT(A_ONE), &NO_STRIDE};
-    load_scalar(left.at, SLOT(RAW), a->a, a->a_dtype);
+    left.at = SLOT(next++);
+  } else {
+    s[left_at = count++] = reads(&next, a->a, a->a_dtype);
   }
   if (a->b_is_scalar) {
-    right = (tile_t){SLOT(B_ONE), &NO_STRIDE};
-    load_scalar(right.at, SLOT(RAW), a->b, a->b_dtype);
+    right.at = SLOT(next++);
+  } else {
+    s[right_at = count++] = reads(&next, a->b, a->b_dtype);
   }
-  span_t span = core_span(a->n, LANES);
-  dim4 shape;
-  long long at;
-  while (next_tile(&span, &shape, &at)) {
-    if (!a->a_is_scalar) load_tile(A, RAW, a->a, at, &shape, a->a_dtype);
-    if (!a->b_is_scalar) load_tile(B, RAW, a->b, at, &shape, a->b_dtype);
-    apply(a, Y, left, right, WORK, &shape);
-    store_tile(a->y, at, Y, RAW, &shape, a->y_dtype);
+  const int work = next;
+  if (a->a_is_scalar) load_scalar(left.at, SLOT(work), a->a, a->a_dtype);
+  if (a->b_is_scalar) load_scalar(right.at, SLOT(work), a->b, a->b_dtype);
+  flow_t f = flow_of(s, count, core_span(a->n, LANES));
+  while (flow_next(&f)) {
+    if (left_at != 0) left = (tile_t){SLOT(s[left_at].slot), NULL};
+    if (right_at != 0) right = (tile_t){SLOT(s[right_at].slot), NULL};
+    apply(a, s[Y].slot, left, right, work, &f.shape);
+    flow_done(&f);
   }
 }

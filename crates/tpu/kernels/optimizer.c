@@ -31,90 +31,93 @@ typedef struct {
 
 // In the order of the host's.
 enum { DESCEND, ADAM, AMSGRAD, MOMENTUM, LION, ADAGRAD, RMS_PROP };
-// Slots. A, B and C are the states.
-enum { P, G, A, B, C, T, U, RAW, SCALE };
+// Slots of the tile at hand, and two free ones.
+typedef struct { int param, grad, state[MAX_STATES], t, u; } slots_t;
 
-// y = a y + b x; T is used.
-static void blend(int y, float a, float b, int x, const dim4 *shape) {
+// y = a y + b x; t is used.
+static void blend(const slots_t *s, int y, float a, float b, int x, const dim4 *shape) {
   mul_const(y, y, a, shape);
-  mul_const(T, x, b, shape);
-  add_tiles(y, y, T, shape);
+  mul_const(s->t, x, b, shape);
+  add_tiles(y, y, s->t, shape);
 }
 
 // y = a y + b g'^2.
-static void blend_square(int y, float a, float b, const dim4 *shape) {
-  mul_tiles(U, G, G, shape);
-  blend(y, a, b, U, shape);
+static void blend_square(const slots_t *s, int y, float a, float b, const dim4 *shape) {
+  mul_tiles(s->u, s->grad, s->grad, shape);
+  blend(s, y, a, b, s->u, shape);
 }
 
 // p = keep p - rate x / (sqrt(v) factor + eps).
-static void descend_by_root(float keep, float rate, int x, int v, float factor, float eps, const dim4 *shape) {
-  tpu_bdc_fp_sqrt(SLOT(U), SLOT(v), shape, DT_FP32);
-  mul_const(U, U, factor, shape);
-  add_const(U, U, eps, shape);
-  mul_const(T, x, rate, shape);
-  div_tiles(T, T, U, shape);
-  mul_const(P, P, keep, shape);
-  sub_tiles(P, P, T, shape);
+static void descend_by_root(const slots_t *s, float keep, float rate, int x, int v, float factor, float eps, const dim4 *shape) {
+  tpu_bdc_fp_sqrt(SLOT(s->u), SLOT(v), shape, DT_FP32);
+  mul_const(s->u, s->u, factor, shape);
+  add_const(s->u, s->u, eps, shape);
+  mul_const(s->t, x, rate, shape);
+  div_tiles(s->t, s->t, s->u, shape);
+  mul_const(s->param, s->param, keep, shape);
+  sub_tiles(s->param, s->param, s->t, shape);
 }
 
-static void update(const optimizer_step_t *a, const dim4 *shape) {
+static void update(const optimizer_step_t *a, const slots_t *s, const dim4 *shape) {
   const float *c = a->c;
   switch (a->rule) {
     case DESCEND:
-      blend(P, a->keep, -c[0], G, shape);
+      blend(s, s->param, a->keep, -c[0], s->grad, shape);
       break;
     case ADAM: case AMSGRAD: {
-      blend(A, c[0], c[1], G, shape);
-      blend_square(B, c[2], c[3], shape);
+      blend(s, s->state[0], c[0], c[1], s->grad, shape);
+      blend_square(s, s->state[1], c[2], c[3], shape);
       const bool largest = a->rule == AMSGRAD;
-      if (largest) tpu_bdc_max(SLOT(C), SLOT(C), SLOT(B), shape, NULL, NULL, NULL, DT_FP32);
-      descend_by_root(a->keep, c[4], A, largest ? C : B, c[5], c[6], shape);
+      if (largest) tpu_bdc_max(SLOT(s->state[2]), SLOT(s->state[2]), SLOT(s->state[1]), shape, NULL, NULL, NULL, DT_FP32);
+      descend_by_root(s, a->keep, c[4], s->state[0], largest ? s->state[2] : s->state[1], c[5], c[6], shape);
       break;
     }
     case MOMENTUM:
-      blend(A, c[0], c[1], G, shape);
-      mul_const(U, A, c[4], shape);
-      mul_const(T, G, c[3], shape);
-      add_tiles(U, U, T, shape);
-      blend(P, 1.f, -c[2], U, shape);
+      blend(s, s->state[0], c[0], c[1], s->grad, shape);
+      mul_const(s->u, s->state[0], c[4], shape);
+      mul_const(s->t, s->grad, c[3], shape);
+      add_tiles(s->u, s->u, s->t, shape);
+      blend(s, s->param, 1.f, -c[2], s->u, shape);
       break;
     case LION:
-      mul_const(U, A, c[0], shape);
-      mul_const(T, G, c[1], shape);
-      add_tiles(U, U, T, shape);
-      nan_of(T, U, shape);
-      add_tiles(P, P, T, shape);
-      sign_tile(U, U, T, shape);
-      blend(P, a->keep, -c[2], U, shape);
-      blend(A, c[3], c[4], G, shape);
+      mul_const(s->u, s->state[0], c[0], shape);
+      mul_const(s->t, s->grad, c[1], shape);
+      add_tiles(s->u, s->u, s->t, shape);
+      nan_of(s->t, s->u, shape);
+      add_tiles(s->param, s->param, s->t, shape);
+      sign_tile(s->u, s->u, s->t, shape);
+      blend(s, s->param, a->keep, -c[2], s->u, shape);
+      blend(s, s->state[0], c[3], c[4], s->grad, shape);
       break;
     case ADAGRAD:
-      mul_tiles(U, G, G, shape);
-      add_tiles(A, A, U, shape);
-      descend_by_root(1.f, c[0], G, A, 1.f, c[1], shape);
+      mul_tiles(s->u, s->grad, s->grad, shape);
+      add_tiles(s->state[0], s->state[0], s->u, shape);
+      descend_by_root(s, 1.f, c[0], s->grad, s->state[0], 1.f, c[1], shape);
       break;
     case RMS_PROP:
-      blend_square(A, c[0], c[1], shape);
-      descend_by_root(1.f, c[2], G, A, 1.f, c[3], shape);
+      blend_square(s, s->state[0], c[0], c[1], shape);
+      descend_by_root(s, 1.f, c[2], s->grad, s->state[0], 1.f, c[3], shape);
       break;
     default: break;
   }
 }
 
 KERNEL(optimizer_step, optimizer_step_t) {
-  load_scalar(SLOT(SCALE), SLOT(RAW), a->grad_scale, DT_FP32);
-  span_t span = core_span(a->n, LANES);
-  dim4 shape;
-  long long at;
-  while (next_tile(&span, &shape, &at)) {
-    load_tile(P, RAW, a->param, at, &shape, DT_FP32);
-    load_tile(G, RAW, a->grad, at, &shape, DT_FP32);
-    for (uint32_t i = 0; i < a->num_states; i++) load_tile(A + i, RAW, a->state[i], at, &shape, a->state_dtype[i]);
-    tpu_bdc_fp_mul(SLOT(G), SLOT(G), SLOT(SCALE), &shape, NULL, NULL, &NO_STRIDE, DT_FP32);
-    if (a->l2 != 0) blend(G, 1.f, a->l2, P, &shape);
-    update(a, &shape);
-    store_tile(a->param, at, P, RAW, &shape, DT_FP32);
-    for (uint32_t i = 0; i < a->num_states; i++) store_tile(a->state[i], at, A + i, RAW, &shape, a->state_dtype[i]);
+  enum { PARAM, GRAD, STATE, MOST = STATE + MAX_STATES };
+  int next = 0;
+  stream_t streams[MOST] = {updates(&next, a->param, DT_FP32), reads(&next, a->grad, DT_FP32)};
+  for (uint32_t i = 0; i < a->num_states; i++) streams[STATE + i] = updates(&next, a->state[i], a->state_dtype[i]);
+  slots_t s = {.t = next, .u = next + 1};
+  const int scale = next + 2;
+  load_scalar(SLOT(scale), SLOT(s.t), a->grad_scale, DT_FP32);
+  flow_t f = flow_of(streams, STATE + a->num_states, core_span(a->n, LANES));
+  while (flow_next(&f)) {
+    s.param = streams[PARAM].slot;
+    s.grad = streams[GRAD].slot;
+    for (uint32_t i = 0; i < a->num_states; i++) s.state[i] = streams[STATE + i].slot;
+    tpu_bdc_fp_mul(SLOT(s.grad), SLOT(s.grad), SLOT(scale), &f.shape, NULL, NULL, &NO_STRIDE, DT_FP32);
+    if (a->l2 != 0) blend(&s, s.grad, 1.f, a->l2, s.param, &f.shape);
+    update(a, &s, &f.shape);
+    flow_done(&f);
   }
 }

@@ -18,18 +18,17 @@ typedef struct {
 } swiglu_t;
 
 KERNEL(swiglu, swiglu_t) {
-  enum { GATE, UP, Y, RAW, WORK };
+  enum { GATE, UP, Y, STREAMS };
   tpu_bdc_load_fp_exp_coeff(TABLE(EXP_TABLE), DT_FP32);
-  span_t span = core_span(a->n, LANES);
-  dim4 shape;
-  long long at;
-  while (next_tile(&span, &shape, &at)) {
-    load_tile(GATE, RAW, a->gate, at, &shape, a->dtype);
-    load_tile(UP, RAW, a->up, at, &shape, a->dtype);
-    sigmoid_tile(Y, GATE, WORK, &shape);
-    mul_tiles(Y, Y, GATE, &shape);
-    mul_tiles(Y, Y, UP, &shape);
-    store_tile(a->y, at, Y, RAW, &shape, a->dtype);
+  int work = 0;
+  stream_t s[STREAMS] = {reads(&work, a->gate, a->dtype), reads(&work, a->up, a->dtype), writes(&work, a->y, a->dtype)};
+  flow_t f = flow_of(s, STREAMS, core_span(a->n, LANES));
+  while (flow_next(&f)) {
+    const int gate = s[GATE].slot, y = s[Y].slot;
+    sigmoid_tile(y, gate, work, &f.shape);
+    mul_tiles(y, y, gate, &f.shape);
+    mul_tiles(y, y, s[UP].slot, &f.shape);
+    flow_done(&f);
   }
 }
 
@@ -46,26 +45,26 @@ typedef struct {
 } swiglu_backward_t;
 
 KERNEL(swiglu_backward, swiglu_backward_t) {
-  enum { GATE, UP, DY, S, SILU, OUT, RAW, WORK };
+  enum { GATE, UP, DY, DUP, DGATE, STREAMS };
   tpu_bdc_load_fp_exp_coeff(TABLE(EXP_TABLE), DT_FP32);
-  span_t span = core_span(a->n, LANES);
-  dim4 shape;
-  long long at;
-  while (next_tile(&span, &shape, &at)) {
-    load_tile(GATE, RAW, a->gate, at, &shape, a->dtype);
-    load_tile(UP, RAW, a->up, at, &shape, a->dtype);
-    load_tile(DY, RAW, a->dy, at, &shape, a->dtype);
-    sigmoid_tile(S, GATE, WORK, &shape);
-    mul_tiles(SILU, GATE, S, &shape);
-    mul_tiles(OUT, DY, SILU, &shape);
-    store_tile(a->dup, at, OUT, RAW, &shape, a->dtype);
+  int next = 0;
+  stream_t s[STREAMS] = {reads(&next, a->gate, a->dtype), reads(&next, a->up, a->dtype), reads(&next, a->dy, a->dtype),
+                         writes(&next, a->dup, a->dtype), writes(&next, a->dgate, a->dtype)};
+  const int sigmoid = next, silu = next + 1, work = next + 2;
+  flow_t f = flow_of(s, STREAMS, core_span(a->n, LANES));
+  while (flow_next(&f)) {
+    const int dy = s[DY].slot, dgate = s[DGATE].slot;
+    const dim4 *shape = &f.shape;
+    sigmoid_tile(sigmoid, s[GATE].slot, work, shape);
+    mul_tiles(silu, s[GATE].slot, sigmoid, shape);
+    mul_tiles(s[DUP].slot, dy, silu, shape);
     // 1 - s = exp(-gate) s, which keeps its digits where s is nearly 1. An infinite exponential belongs to an s of 0.
-    tpu_bdc_min_C(SLOT(OUT), SLOT(WORK + 2), f32_scalar(F32_MAX), &shape, NULL, NULL, DT_FP32);
-    mul_tiles(OUT, OUT, S, &shape);
-    mul_tiles(OUT, OUT, SILU, &shape);
-    add_tiles(OUT, OUT, S, &shape);
-    mul_tiles(OUT, OUT, UP, &shape);
-    mul_tiles(OUT, OUT, DY, &shape);
-    store_tile(a->dgate, at, OUT, RAW, &shape, a->dtype);
+    tpu_bdc_min_C(SLOT(dgate), SLOT(work + 2), f32_scalar(F32_MAX), shape, NULL, NULL, DT_FP32);
+    mul_tiles(dgate, dgate, sigmoid, shape);
+    mul_tiles(dgate, dgate, silu, shape);
+    add_tiles(dgate, dgate, sigmoid, shape);
+    mul_tiles(dgate, dgate, s[UP].slot, shape);
+    mul_tiles(dgate, dgate, dy, shape);
+    flow_done(&f);
   }
 }

@@ -191,23 +191,35 @@ static void apply(const unary_t *a, int y, int x, int work, const dim4 *shape) {
   }
 }
 
-KERNEL(unary, unary_t) {
-  enum { X, Y, RAW, WORK };
-  const data_type_t from = a->x_dtype, to = a->y_dtype;
-  const bool of_integers = !is_float(from) && !is_float(to);
-  load_tables(a->op);
+// From integers to integers, past f32.
+static void cast_integers(const unary_t *a) {
+  enum { X, Y };
   span_t span = core_span(a->n, LANES);
   dim4 shape;
   long long at;
   while (next_tile(&span, &shape, &at)) {
-    if (of_integers) {
-      tpu_gdma_cpy_S2L(SLOT(X), a->x + at * dtype_bytes(from), &shape, NULL, NULL, from);
-      tpu_bdc_cast(SLOT(Y), SLOT(X), &shape, NULL, NULL, to, from, RM_TOWARDS_ZERO);
-      tpu_gdma_cpy_L2S(a->y + at * dtype_bytes(to), SLOT(Y), &shape, NULL, NULL, to);
-      continue;
+    tpu_gdma_cpy_S2L(SLOT(X), a->x + at * dtype_bytes(a->x_dtype), &shape, NULL, NULL, a->x_dtype);
+    tpu_bdc_cast(SLOT(Y), SLOT(X), &shape, NULL, NULL, a->y_dtype, a->x_dtype, RM_TOWARDS_ZERO);
+    tpu_gdma_cpy_L2S(a->y + at * dtype_bytes(a->y_dtype), SLOT(Y), &shape, NULL, NULL, a->y_dtype);
+  }
+}
+
+KERNEL(unary, unary_t) {
+  enum { X, Y, STREAMS };
+  if (!is_float(a->x_dtype) && !is_float(a->y_dtype)) {
+    cast_integers(a);
+    return;
+  }
+  load_tables(a->op);
+  int work = 0;
+  stream_t s[STREAMS] = {reads(&work, a->x, a->x_dtype), writes(&work, a->y, a->y_dtype)};
+  flow_t f = flow_of(s, STREAMS, core_span(a->n, LANES));
+  while (flow_next(&f)) {
+    if (a->op == CAST) {
+      tpu_bdc_cpy(SLOT(s[Y].slot), SLOT(s[X].slot), &f.shape, NULL, NULL, DT_FP32);
+    } else {
+      apply(a, s[Y].slot, s[X].slot, work, &f.shape);
     }
-    load_tile(X, RAW, a->x, at, &shape, from);
-    if (a->op != CAST) apply(a, Y, X, WORK, &shape);
-    store_tile(a->y, at, a->op == CAST ? X : Y, RAW, &shape, to);
+    flow_done(&f);
   }
 }
