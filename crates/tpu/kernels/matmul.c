@@ -37,8 +37,10 @@ typedef struct {
 #define TILE_M_F32 512
 #define TILE_N 512
 #define TILE_K 512
-// What a BM1690 has; tiles get smaller until all have one, whether all are used or not.
+// What a BM1690 has, whether all are used or not; and what one of its cores multiplies while it loads a byte.
 #define CORES 8
+#define PRODUCTS_A_BYTE 120
+#define MAX_TILES_A_CORE 4
 
 typedef struct {
   global_addr_t base;
@@ -66,22 +68,29 @@ typedef struct {
   long long down, across, count;
 } tiles_t;
 
-// Tiles of the sizes alone: halved, the longer side first, until every core has one.
+// Tiles of the sizes and types alone: of those that give every core at most a few, the ones that take the least time, which is
+// that of the products or of the loads of a core with the most tiles; the fewest of equal ones.
 static tiles_t tiles_of(const matmul_t *a) {
-  tiles_t t = {.m = a->dtype == DT_FP32 ? TILE_M_F32 : TILE_M, .n = TILE_N};
-  long long batches = 1;
+  const int most_m = a->dtype == DT_FP32 ? TILE_M_F32 : TILE_M, products = a->dtype == DT_FP32 ? NUM_PRODUCT_PAIRS : 1;
+  const long long least_down = DIV_UP(a->m, most_m), least_across = DIV_UP(a->n, TILE_N);
+  long long batches = 1, least = 0;
   for (int d = 0; d < BATCH_DIMS; d++) batches *= a->batch[d];
-  while ((t.m > 64 || t.n > 64) && batches * DIV_UP(a->m, t.m) * DIV_UP(a->n, t.n) < CORES) {
-    if (t.n <= 64 || (t.m > 64 && MIN(t.m, a->m) >= MIN(t.n, a->n))) {
-      t.m /= 2;
-    } else {
-      t.n /= 2;
+  tiles_t best = {0};
+  for (long long down = least_down; down <= DIV_UP(a->m, LANES); down++) {
+    for (long long across = least_across; across <= DIV_UP(a->n, 64); across *= 2) {
+      const long long count = batches * down * across;
+      if (best.count > 0 && count > MAX_TILES_A_CORE * CORES) break;
+      const int m = (int)ALIGN(DIV_UP(a->m, down), LANES), n = (int)ALIGN(DIV_UP(a->n, across), 64);
+      const long long multiply = (long long)m * n * products / PRODUCTS_A_BYTE;
+      const long long bytes = (long long)m * dtype_bytes(a->a_dtype) + n * dtype_bytes(a->b_dtype);
+      const long long time = DIV_UP(count, CORES) * MAX(multiply, bytes);
+      if (best.count > 0 && time >= least) continue;
+      least = time;
+      best = (tiles_t){m, n, DIV_UP(a->m, m), DIV_UP(a->n, n), batches * DIV_UP(a->m, m) * DIV_UP(a->n, n)};
     }
+    if (batches * (down + 1) * least_across > MAX_TILES_A_CORE * CORES) break;
   }
-  t.down = DIV_UP(a->m, t.m);
-  t.across = DIV_UP(a->n, t.n);
-  t.count = batches * t.down * t.across;
-  return t;
+  return best;
 }
 
 // The first step of a task.
