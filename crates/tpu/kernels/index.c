@@ -8,7 +8,7 @@
 //               GATHER y = x[index], SCATTER y[index] = x, SCATTER_ADD y[index] += x (in order; f32, bf16).
 //               One element at a time on the scalar core: these are no operations of a training step.
 // Limits: offsets of by_element below 2^31 elements.
-#include "kernel.h"
+#include "indices.h"
 
 typedef struct {
   launch_t launch;
@@ -22,23 +22,6 @@ typedef struct {
   uint32_t x_dtype;
   uint32_t y_dtype;
 } rows_by_index_t;
-
-static const int32_t *read_indices(uint64_t address, long long count) {
-  tpu_invalidate_cache(address, ALIGN(count * 4, 64));
-  return (const int32_t *)tpu_global_mem_addr(address);
-}
-
-static bool is_in_range(int32_t index, long long size) { return index >= 0 && index < size; }
-
-static void check_indices(const launch_t *launch, uint64_t address, long long count, long long size) {
-  if (tpu_core_index() != 0) return;
-  const int32_t *index = read_indices(address, count);
-  for (long long i = 0; i < count; i++) {
-    if (is_in_range(index[i], size)) continue;
-    launch_fault(launch, FAULT_INDEX);
-    return;
-  }
-}
 
 KERNEL(select_rows, rows_by_index_t) {
   const int bytes = dtype_bytes(a->x_dtype);

@@ -88,16 +88,16 @@ fn around(layout: &Layout, dim: usize) -> [usize; 3] {
 }
 
 /// Indices in order, as 32 bits.
-struct Indices {
+pub(crate) struct Indices {
     count: usize,
-    address: u64,
+    pub(crate) address: u64,
     /// Holds them, if they had to be copied. Memory is reused in the order of the stream, so it may go as soon as the
     /// launch is queued.
     _copy: Option<TpuStorage>,
 }
 
 impl Indices {
-    fn new(view: View<TpuStorage>) -> Result<Self> {
+    pub(crate) fn new(view: View<TpuStorage>) -> Result<Self> {
         let count = elements(view.1);
         let dtype = view.0.kind();
         let ordered = contiguous(view)?;

@@ -1,13 +1,14 @@
 //! Rotary position embedding.
 
-use candle_core::{DType, Layout};
+use candle_core::DType;
 use tt_cpu::View;
 
 use crate::error::{Error, Result};
 use crate::launch::{code, kernels};
-use crate::ops::index;
+use crate::ops::copy::contiguous;
+use crate::ops::index::Indices;
 use crate::ops::operand::{Heads, ensure, output};
-use crate::storage::TpuStorage;
+use crate::storage::{TpuStorage, start};
 
 /// What the lanes' memory holds.
 const MAX_DIM: usize = 2048;
@@ -17,7 +18,12 @@ kernels! {
         x: u64,
         cos: u64,
         sin: u64,
+        positions: u64,
+        /// Room for those of every token.
+        angles: u64,
         y: u64,
+        /// Rows of the tables.
+        size: i64,
         x_batch: i64,
         x_token: i32,
         x_head: i32,
@@ -64,21 +70,24 @@ pub(crate) fn rope(
     if batch * tokens * heads * dim == 0 {
         return Ok(());
     }
-    // Angles of every token, found once for all heads.
-    let flat = Layout::contiguous_with_offset(batch * tokens, positions.1.start_offset());
+    let size = cos.1.dims()[0];
     ensure!(
-        positions.1.is_contiguous(),
-        "rope: positions strided {:?}",
-        positions.1.stride()
+        sin.1.dims() == cos.1.dims() && (1..i32::MAX as usize).contains(&size),
+        "rope: tables of {:?} and {:?}",
+        cos.1.dims(),
+        sin.1.dims()
     );
-    let cos = index::select(cos, (positions.0, &flat), 0)?;
-    let sin = index::select(sin, (positions.0, &flat), 0)?;
+    let (cos, sin, positions) = (contiguous(cos)?, contiguous(sin)?, Indices::new(positions)?);
+    let angles = y.on().alloc(DType::F32, batch * tokens * dim)?;
     let narrow = |value: usize| i32::try_from(value).map_err(|_| Error::Narrow(value as i64));
     y.on().launch(Rope {
         x: from.address,
-        cos: cos.address_at(0),
-        sin: sin.address_at(0),
+        cos: start(cos.view()),
+        sin: start(sin.view()),
+        positions: positions.address,
+        angles: angles.address_at(0),
         y: to,
+        size: size as i64,
         x_batch: from.batch,
         x_token: from.row,
         x_head: from.head,
