@@ -7,7 +7,7 @@
 // (FAULT_INDEX). stats is f32 [3, stride]: loss, validity and lse^2 of each row, to be summed by who calls.
 // The gradient is multiplied by grad_scale before it is rounded to its type.
 // grad may be the logits themselves, if it is f32. Rows lie over the lanes; a vocabulary that is longer than a piece passes
-// through three times. Limits: vocab below 2^31.
+// through three times, the next piece loaded and the last gradient stored while one is computed. Limits: vocab below 2^31.
 #include "rows.h"
 
 typedef struct {
@@ -27,8 +27,11 @@ typedef struct {
   uint32_t reserved;
 } cross_entropy_t;
 
-enum { EXP_TABLE = 0, LOG_TABLE = 1024, Z = 2048, P = Z + PIECE_BYTES, HOT = P + PIECE_BYTES, WORK0 = HOT + PIECE_BYTES,
-       WORK1 = WORK0 + PIECE_BYTES, ROWS = WORK1 + PIECE_BYTES };
+enum { EXP_TABLE = 0, LOG_TABLE = 1024, LOGITS = 2048, P = LOGITS + 2 * PIECE_BYTES, HOT = P + PIECE_BYTES, WORK0 = HOT + PIECE_BYTES,
+       WORK1 = WORK0 + PIECE_BYTES, GRADS = WORK1 + PIECE_BYTES, ROWS = GRADS + 2 * PIECE_BYTES };
+// Logits that are looked at or come in, and gradients that are made or go out, in turn.
+#define Z(buffer) ((local_addr_t)(LOGITS + (buffer) * PIECE_BYTES))
+#define GRAD(buffer) ((local_addr_t)(GRADS + (buffer) * PIECE_BYTES))
 // One number a row each.
 enum { LABEL = ROWS, LARGEST = LABEL + NUMBERS_BYTES, SUM_EXP = LARGEST + NUMBERS_BYTES, SUM_Z = SUM_EXP + NUMBERS_BYTES, AT_LABEL = SUM_Z + NUMBERS_BYTES,
        LSE = AT_LABEL + NUMBERS_BYTES, VALID = LSE + NUMBERS_BYTES, SCALE = VALID + NUMBERS_BYTES, PART = SCALE + NUMBERS_BYTES, SPARE = PART + NUMBERS_BYTES };
@@ -44,9 +47,16 @@ static void check_labels(const cross_entropy_t *a) {
   }
 }
 
-static void load_logits(const cross_entropy_t *a, long long row, long long at, const dim4 *shape) {
-  const dim4 stride = {0, (int)a->vocab, 0, 1};
-  tpu_gdma_cpy_S2L(Z, a->logits + (row * a->vocab + at) * 4, shape, NULL, &stride, DT_FP32);
+static dim4 piece_at(const cross_entropy_t *a, long long at, int c) { return (dim4){1, c, 1, (int)MIN(PIECE, a->vocab - at)}; }
+
+static void load_logits(const cross_entropy_t *a, int buffer, long long row, long long at, int c) {
+  const dim4 shape = piece_at(a, at, c), stride = {0, (int)a->vocab, 0, 1};
+  tpu_gdma_cpy_S2L(Z(buffer), a->logits + (row * a->vocab + at) * 4, &shape, NULL, &stride, DT_FP32);
+}
+
+static void store_grad(const cross_entropy_t *a, int buffer, long long row, long long at, int c) {
+  const dim4 shape = piece_at(a, at, c), stride = {0, (int)a->vocab, 0, 1};
+  tpu_gdma_cpy_L2S(a->grad + (row * a->vocab + at) * dtype_bytes(a->grad_dtype), GRAD(buffer), &shape, &stride, NULL, a->grad_dtype);
 }
 
 // 1 at the label, 0 elsewhere, to HOT.
@@ -57,8 +67,8 @@ static void one_hot(long long at, const dim4 *shape, const dim4 *scalar) {
 }
 
 // exp(z - largest), to P.
-static void exponentials(const dim4 *shape, const dim4 *scalar) {
-  tpu_bdc_fp_sub(P, Z, LARGEST, shape, NULL, NULL, scalar, DT_FP32);
+static void exponentials(local_addr_t z, const dim4 *shape, const dim4 *scalar) {
+  tpu_bdc_fp_sub(P, z, LARGEST, shape, NULL, NULL, scalar, DT_FP32);
   tpu_bdc_fp_exp(P, P, WORK0, WORK1, EXP_TABLE, shape, DT_FP32);
 }
 
@@ -81,20 +91,29 @@ KERNEL(cross_entropy, cross_entropy_t) {
     tpu_bdc_equal_C(VALID, LABEL, (scalar_t){.s32 = a->ignore_index}, f32_scalar(-1.f), &one, NULL, NULL, DT_FP32, DT_INT32);
     tpu_bdc_fp_add_C(VALID, VALID, f32_scalar(1.f), &one, NULL, NULL, DT_FP32);
 
+    int buffer = 0;
+    load_logits(a, buffer, row, 0, c);
     for (long long at = 0; at < a->vocab; at += PIECE) {
-      const dim4 shape = {1, c, 1, (int)MIN(PIECE, a->vocab - at)};
-      load_logits(a, row, at, &shape);
-      reduce_piece(ROW_MAX, LARGEST, PART, Z, at == 0, c, shape.w);
+      const dim4 shape = piece_at(a, at, c);
+      tpu_parallel_start();
+      // After the last piece, the first of the next time.
+      if (!is_whole) load_logits(a, 1 - buffer, row, at + PIECE < a->vocab ? at + PIECE : 0, c);
+      reduce_piece(ROW_MAX, LARGEST, PART, Z(buffer), at == 0, c, shape.w);
+      tpu_parallel_end();
+      if (!is_whole) buffer = 1 - buffer;
     }
     for (long long at = 0; at < a->vocab; at += PIECE) {
-      const dim4 shape = {1, c, 1, (int)MIN(PIECE, a->vocab - at)};
-      if (!is_whole) load_logits(a, row, at, &shape);
-      reduce_piece(ROW_SUM, SUM_Z, PART, Z, at == 0, c, shape.w);
+      const dim4 shape = piece_at(a, at, c);
+      tpu_parallel_start();
+      if (!is_whole) load_logits(a, 1 - buffer, row, at + PIECE < a->vocab ? at + PIECE : 0, c);
+      reduce_piece(ROW_SUM, SUM_Z, PART, Z(buffer), at == 0, c, shape.w);
       one_hot(at, &shape, &scalar);
-      tpu_bdc_fp_mul(HOT, HOT, Z, &shape, NULL, NULL, NULL, DT_FP32);
+      tpu_bdc_fp_mul(HOT, HOT, Z(buffer), &shape, NULL, NULL, NULL, DT_FP32);
       reduce_piece(ROW_SUM, AT_LABEL, PART, HOT, at == 0, c, shape.w);
-      exponentials(&shape, &scalar);
+      exponentials(Z(buffer), &shape, &scalar);
       reduce_piece(ROW_SUM, SUM_EXP, PART, P, at == 0, c, shape.w);
+      tpu_parallel_end();
+      if (!is_whole) buffer = 1 - buffer;
     }
     tpu_bdc_fp_log(LSE, SUM_EXP, PART, LOG_TABLE, &one, DT_FP32);
     tpu_bdc_fp_add(LSE, LSE, LARGEST, &one, NULL, NULL, NULL, DT_FP32);
@@ -123,18 +142,25 @@ KERNEL(cross_entropy, cross_entropy_t) {
     tpu_bdc_fp_add_C(SCALE, SCALE, f32_scalar(1.f), &one, NULL, NULL, DT_FP32);
     tpu_bdc_fp_div(SCALE, SCALE, SUM_EXP, &one, NULL, NULL, NULL, DT_FP32);
     for (long long at = 0; at < a->vocab; at += PIECE) {
-      const dim4 shape = {1, c, 1, (int)MIN(PIECE, a->vocab - at)}, stride = {0, (int)a->vocab, 0, 1};
-      if (!is_whole) {
-        load_logits(a, row, at, &shape);
-        exponentials(&shape, &scalar);
-      }
+      const dim4 shape = piece_at(a, at, c);
+      tpu_parallel_start();
+      if (at > 0) store_grad(a, 1 - buffer, row, at - PIECE, c);
+      if (at + PIECE < a->vocab) load_logits(a, 1 - buffer, row, at + PIECE, c);
+      if (!is_whole) exponentials(Z(buffer), &shape, &scalar);
       one_hot(at, &shape, &scalar);
       tpu_bdc_fp_mul(P, P, SCALE, &shape, NULL, NULL, &scalar, DT_FP32);
       tpu_bdc_fp_mul_C(HOT, HOT, f32_scalar(a->smoothing - 1.f), &shape, NULL, NULL, DT_FP32);
       tpu_bdc_fp_add(P, P, HOT, &shape, NULL, NULL, NULL, DT_FP32);
       if (a->smoothing != 0) tpu_bdc_fp_add_C(P, P, f32_scalar(-a->smoothing / a->vocab), &shape, NULL, NULL, DT_FP32);
-      tpu_bdc_fp_mul(P, P, VALID, &shape, NULL, NULL, &scalar, DT_FP32);
-      store_f32(a->grad + (row * a->vocab + at) * dtype_bytes(a->grad_dtype), P, WORK0, &shape, &stride, a->grad_dtype);
+      if (a->grad_dtype == DT_FP32) {
+        tpu_bdc_fp_mul(GRAD(buffer), P, VALID, &shape, NULL, NULL, &scalar, DT_FP32);
+      } else {
+        tpu_bdc_fp_mul(P, P, VALID, &shape, NULL, NULL, &scalar, DT_FP32);
+        round_f32(GRAD(buffer), P, &shape, a->grad_dtype);
+      }
+      tpu_parallel_end();
+      if (at + PIECE >= a->vocab) store_grad(a, buffer, row, at, c);
+      buffer = 1 - buffer;
     }
   }
 }
