@@ -13,5 +13,11 @@ int main(int argc, char **argv) {
   tpu_invalidate_cache(0x40000000, 64);
   tpu_global_mem_addr(broken == 7 ? 0x40000040 : 0x40000000);
   tpu_flush_cache(0x40000000, broken == 8 ? 128 : 64);
+  // The next tile is loaded beside the one that is worked on, or over it.
+  const dim4 tile = {1, 64, 1, 16};
+  tpu_parallel_start();
+  tpu_gdma_cpy_S2L(broken == 9 ? 0 : 64, 0x40000000, &tile, NULL, NULL, DT_FP32);
+  tpu_bdc_fp_add(128, 0, 0, &tile, NULL, NULL, NULL, DT_FP32);
+  tpu_parallel_end();
   return 0;
 }
