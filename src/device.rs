@@ -41,6 +41,9 @@ pub(crate) struct DeviceConfig {
     /// is run again in the backward pass counted in.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub(crate) utilization: f64,
+    /// The kind of chip; null or `auto`: that whose libraries are there, a BM1690 first. Sums of products are rounded otherwise
+    /// on the other one.
+    pub(crate) chip: Option<ChipName>,
     /// Cores of the TPU to use; null: all. Results are the same for any number; the emulator is faster with few.
     #[schemars(range(min = 1, max = 8))]
     pub(crate) cores: Option<usize>,
@@ -69,6 +72,7 @@ impl Default for DeviceConfig {
             isa: None,
             peak_tflops: None,
             utilization: 1.0,
+            chip: None,
             cores: None,
             memory_gb: None,
             fallback: Fallback::default(),
@@ -105,6 +109,27 @@ pub(crate) enum DeviceKind {
     Cpu,
     /// A Sophgo TPU, or the vendor's emulator of one. It works in a process of its own, under supervision.
     Tpu,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ChipName {
+    /// That whose libraries are there.
+    Auto,
+    /// BM1690 (SG2260): eight cores.
+    Bm1690,
+    /// BM1684X: one core. What it lacks is in `docs/tpu-support.md`.
+    Bm1684x,
+}
+
+impl ChipName {
+    fn chip(self) -> Option<tt_tpu::Chip> {
+        match self {
+            Self::Auto => None,
+            Self::Bm1690 => Some(tt_tpu::Chip::Bm1690),
+            Self::Bm1684x => Some(tt_tpu::Chip::Bm1684x),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize, JsonSchema)]
@@ -200,7 +225,8 @@ impl DeviceConfig {
             synchronous: self.sync,
             batched: self.mode == LaunchMode::Batch,
             flight: worker::flight_record(),
-            chip: ranks::chip(),
+            chip: self.chip.and_then(ChipName::chip),
+            number: ranks::chip(),
         }
     }
 

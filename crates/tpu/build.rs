@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-use tt_kernels::{Error, Result, Target};
+use tt_kernels::{Chip, Error, Result, Target};
 
 fn main() {
     println!("cargo:rerun-if-changed=kernels");
@@ -17,13 +17,13 @@ fn main() {
     let write = |name: &str, content: &[u8]| {
         fs::write(out_dir.join(name), content).expect("OUT_DIR can be written");
     };
-    for target in [Target::Emulator, Target::Bm1690] {
+    for target in Target::ALL {
         let name = format!("{}.so", target.name());
         let made = compile(target, &out_dir.join(&name));
         let why_none = made.err().map(|error| error.to_string());
         if let Some(why) = &why_none {
             write(&name, &[]);
-            if target == Target::Emulator {
+            if target == Target::Emulator(Chip::Bm1690) {
                 // A chip is what few have.
                 println!("cargo:warning=no kernels for the emulator of a TPU in this build: {why}");
                 write("pollers.so", &[]);
@@ -36,8 +36,10 @@ fn main() {
 
 fn compile(target: Target, out: &Path) -> Result<()> {
     let compiler = target.compiler()?;
-    if target == Target::Emulator {
+    if let Target::Emulator(_) = target {
         runs_the_emulator()?;
+    }
+    if target == Target::Emulator(Chip::Bm1690) {
         tt_kernels::compile_library(
             &compiler,
             "emulator/pollers.c".as_ref(),

@@ -68,7 +68,7 @@ impl Place {
             .env("NETRC", "/dev/null")
             .env("WANDB_CONFIG_DIR", "/dev/null");
         // In the cache just replaced it would not be found.
-        if let Ok(sdk) = tt_tpu::sdk::Sdk::find() {
+        if let Ok(sdk) = tt_tpu::sdk::Sdk::find(None) {
             command.env("SOPHGO_SDK", sdk.folder);
         }
         command

@@ -17,11 +17,13 @@ const VERSION: &str = include_str!("../../crates/tpu/SDK_VERSION");
 const SHA256: &str = "542807361c9eeb0777a7bd35e501d8c71cce767e4bce021a3cb3a7c25c35f909";
 /// What the runtime and the emulator load, but for the system's own libraries; and what a chip's kernels are linked against,
 /// which a driver package may not have.
-const FILES: [&str; 9] = [
+const FILES: [&str; 11] = [
     "libtpuv7_rt.so",
     "libcdm_daemon_emulator.so",
     "libtpuv7_emulator.so",
     "libtpuv7_scalar_emulator.so",
+    "libbmlib.so",
+    "libcmodel.so",
     "third_party/libdnnl.so.3",
     "third_party/libomp.so.5",
     "third_party/libgomp.so.1",

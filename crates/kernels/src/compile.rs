@@ -25,7 +25,8 @@ impl Target {
         let mut link_stub = shared(compiler, &folder.join(library));
         run(link_stub.arg(&stub).arg(format!("-Wl,-soname,{library}")))?;
         let mut link = shared(compiler, out);
-        link.args(["-Wall", "-Wextra", "-Wno-unused-function", self.define()]);
+        link.args(["-Wall", "-Wextra", "-Wno-unused-function"]);
+        link.args(self.defines());
         link.args(c_files(sources).map_err(at(sources))?);
         link.arg("-L").arg(folder);
         run(link.args([

@@ -33,9 +33,14 @@ pub use module::Module;
 /// What went wrong with a module. The texts name the file, the command or the symbol.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No such target.
-    #[error("`{0}` is none of {names}", names = Target::ALL.map(Target::name).join(", "))]
-    UnknownTarget(String),
+    /// No such chip or target.
+    #[error("`{name}` is none of {names}")]
+    Unknown {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        names: String,
+    },
     /// Nothing compiles for it here.
     #[error("no compiler for {target}: none of {looked_for} is in PATH{install}")]
     NoCompiler {
@@ -70,67 +75,121 @@ pub enum Error {
 /// What [`Error`]s are given in.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What a module is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target {
-    /// The vendor's emulator of a BM1690, on x86-64.
-    Emulator,
-    /// The chip BM1690 (SG2260), whose cores are RISC-V.
+/// A chip that kernels are made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Chip {
+    /// BM1690 (SG2260): eight cores.
     Bm1690,
-    /// The chip BM1684X, whose core is ARM.
+    /// BM1684X: one core.
     Bm1684x,
 }
 
-impl Target {
+impl Chip {
     /// Each.
-    pub const ALL: [Self; 3] = [Self::Emulator, Self::Bm1690, Self::Bm1684x];
+    pub const ALL: [Self; 2] = [Self::Bm1690, Self::Bm1684x];
 
     /// As users write it.
     pub fn name(self) -> &'static str {
         match self {
-            Self::Emulator => "emulator",
             Self::Bm1690 => "bm1690",
             Self::Bm1684x => "bm1684x",
+        }
+    }
+
+    /// Its cores.
+    pub fn cores(self) -> usize {
+        match self {
+            Self::Bm1690 => 8,
+            Self::Bm1684x => 1,
+        }
+    }
+}
+
+impl FromStr for Chip {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        let found = Self::ALL.into_iter().find(|chip| chip.name() == name);
+        found.ok_or_else(|| Error::Unknown {
+            name: name.to_owned(),
+            names: Self::ALL.map(Self::name).join(", "),
+        })
+    }
+}
+
+/// What a module is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// The vendor's emulator of a chip, on x86-64.
+    Emulator(Chip),
+    /// A chip: the cores of a BM1690 are RISC-V, that of a BM1684X is ARM.
+    Chip(Chip),
+}
+
+impl Target {
+    /// Each.
+    pub const ALL: [Self; 4] = [
+        Self::Emulator(Chip::Bm1690),
+        Self::Emulator(Chip::Bm1684x),
+        Self::Chip(Chip::Bm1690),
+        Self::Chip(Chip::Bm1684x),
+    ];
+
+    /// The chip, or the one that is emulated.
+    pub fn chip(self) -> Chip {
+        match self {
+            Self::Emulator(chip) | Self::Chip(chip) => chip,
+        }
+    }
+
+    /// As users write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Emulator(Chip::Bm1690) => "bm1690-emulator",
+            Self::Emulator(Chip::Bm1684x) => "bm1684x-emulator",
+            Self::Chip(chip) => chip.name(),
         }
     }
 
     /// The library that defines the device's functions where the module is loaded.
     pub fn vendor_library(self) -> &'static str {
         match self {
-            Self::Emulator => "libtpuv7_emulator.so",
-            Self::Bm1690 => "libbm1690_kernel_module.so",
-            Self::Bm1684x => "libbm1684x_kernel_module.so",
+            Self::Emulator(Chip::Bm1690) => "libtpuv7_emulator.so",
+            Self::Emulator(Chip::Bm1684x) => "libcmodel_bm1684x.so",
+            Self::Chip(Chip::Bm1690) => "libbm1690_kernel_module.so",
+            Self::Chip(Chip::Bm1684x) => "libbm1684x_kernel_module.so",
         }
     }
 
     /// Of the cores that run the module.
     pub fn architecture(self) -> Architecture {
         match self {
-            Self::Emulator => Architecture::X86_64,
-            Self::Bm1690 => Architecture::Riscv64,
-            Self::Bm1684x => Architecture::Aarch64,
+            Self::Emulator(_) => Architecture::X86_64,
+            Self::Chip(Chip::Bm1690) => Architecture::Riscv64,
+            Self::Chip(Chip::Bm1684x) => Architecture::Aarch64,
         }
     }
 
     /// What the kernels are told of it.
-    fn define(self) -> &'static str {
+    fn defines(self) -> &'static [&'static str] {
         match self {
-            Self::Emulator => "-DEMULATOR",
-            Self::Bm1690 => "-DBM1690",
-            Self::Bm1684x => "-DBM1684X",
+            Self::Emulator(Chip::Bm1690) => &["-DBM1690", "-DEMULATOR"],
+            Self::Emulator(Chip::Bm1684x) => &["-DBM1684X", "-DEMULATOR"],
+            Self::Chip(Chip::Bm1690) => &["-DBM1690"],
+            Self::Chip(Chip::Bm1684x) => &["-DBM1684X"],
         }
     }
 
     /// Compilers for it, the ones of Debian and of the vendor's tool chains, best first.
     fn compilers(self) -> &'static [&'static str] {
         match self {
-            Self::Emulator => &["cc", "gcc", "clang"],
-            Self::Bm1690 => &[
+            Self::Emulator(_) => &["cc", "gcc", "clang"],
+            Self::Chip(Chip::Bm1690) => &[
                 "riscv64-linux-gnu-gcc",
                 "riscv64-unknown-linux-gnu-gcc",
                 "riscv64-linux-gcc",
             ],
-            Self::Bm1684x => &["aarch64-linux-gnu-gcc", "aarch64-none-linux-gnu-gcc"],
+            Self::Chip(Chip::Bm1684x) => &["aarch64-linux-gnu-gcc", "aarch64-none-linux-gnu-gcc"],
         }
     }
 
@@ -145,11 +204,11 @@ impl Target {
             target: self.name(),
             looked_for: self.compilers().join(", "),
             install: match self {
-                Self::Emulator => "",
-                Self::Bm1690 => {
+                Self::Emulator(_) => "",
+                Self::Chip(Chip::Bm1690) => {
                     "; on Debian: apt-get install gcc-riscv64-linux-gnu libc6-dev-riscv64-cross"
                 }
-                Self::Bm1684x => {
+                Self::Chip(Chip::Bm1684x) => {
                     "; on Debian: apt-get install gcc-aarch64-linux-gnu libc6-dev-arm64-cross"
                 }
             },
@@ -162,6 +221,9 @@ impl FromStr for Target {
 
     fn from_str(name: &str) -> Result<Self> {
         let found = Self::ALL.into_iter().find(|target| target.name() == name);
-        found.ok_or_else(|| Error::UnknownTarget(name.to_owned()))
+        found.ok_or_else(|| Error::Unknown {
+            name: name.to_owned(),
+            names: Self::ALL.map(Self::name).join(", "),
+        })
     }
 }

@@ -46,7 +46,7 @@ impl Target {
         }
         check_alignment(&elf)?;
         // The emulator runs it in the host's process, where all of libc is.
-        let has_libc = self == Self::Emulator;
+        let has_libc = matches!(self, Self::Emulator(_));
         let undefined = elf.dynamic_symbols().filter(|symbol| symbol.is_undefined());
         let mut functions = BTreeSet::new();
         for symbol in undefined {

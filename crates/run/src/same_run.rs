@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::run_dir::RESOLVED_CONFIG;
 
 /// What cannot change a number of a run, and is nobody's business.
-const LEFT_OUT: [&str; 31] = [
+const LEFT_OUT: [&str; 32] = [
     "hydra",
     "resume",
     "logging",
@@ -23,6 +23,7 @@ const LEFT_OUT: [&str; 31] = [
     "device.isa",
     "device.peak_tflops",
     "device.utilization",
+    "device.chip", // as with `isa`, rounding alone
     "device.cores",
     "device.memory_gb",
     "device.fallback",

@@ -7,7 +7,7 @@ use tt_tpu::{Options, sdk::Sdk};
 
 /// Whether there is a TPU to test on: the vendor's libraries, that is. Says so if not, and fails with `CI` set.
 pub fn has_tpu() -> bool {
-    let Err(why) = Sdk::find() else {
+    let Err(why) = Sdk::find(chip()) else {
         return true;
     };
     assert!(std::env::var_os("CI").is_none(), "no TPU to test on: {why}");
@@ -15,11 +15,17 @@ pub fn has_tpu() -> bool {
     false
 }
 
+/// The chip to emulate, if one is named.
+fn chip() -> Option<tt_tpu::Chip> {
+    let name = std::env::var("TT_TPU_CHIP").ok()?;
+    Some(name.parse().expect("a chip"))
+}
+
 /// The emulated TPU, on which nothing may fall back to the CPU; `None` where the vendor's libraries are missing, which fails
 /// with `CI` set.
 ///
 /// It has two cores, or as many as `TT_TPU_CORES` says: results are the same, and few are faster on a small machine. With
-/// `TT_TPU_MODE=batch` kernels are collected.
+/// `TT_TPU_MODE=batch` kernels are collected. `TT_TPU_CHIP` says which chip is emulated.
 pub fn tpu() -> Option<TpuDevice> {
     static TPU: OnceLock<Option<TpuDevice>> = OnceLock::new();
     *TPU.get_or_init(|| {
@@ -31,6 +37,7 @@ pub fn tpu() -> Option<TpuDevice> {
         let options = Options {
             cores: Some(cores),
             forbid_fallback: true,
+            chip: chip(),
             batched: std::env::var("TT_TPU_MODE").is_ok_and(|mode| mode == "batch"),
             ..Options::default()
         };

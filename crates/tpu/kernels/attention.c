@@ -387,7 +387,7 @@ KERNEL(attention, attention_t) {
       const dim4 shape = tile(rows, cols), padded = tile(rows, ALIGN(cols, GROUP));
       const operand_t k = operand_of(&k_side, step.col_buffer, m.wide, m.wide, cols, dim);
       const operand_t v = operand_of(&v_side, step.col_buffer, m.wide, m.wide, cols, dim);
-      product_trans(m.scores, &q, &k, rows, dim, cols, false);
+      product_trans(m.scores, m.work0, &q, &k, rows, dim, cols);
       // The engine's exp of NaN is 0. A query with a score that is no number gets NaN by way of its sum.
       fill_row_ends(m.scores, rows, cols, 0);
       fold_row(ROW_SUM, stat, m.scores, rows, cols);
@@ -525,8 +525,8 @@ KERNEL(attention_dq, attention_dq_t) {
       const dim4 shape = tile(rows, cols);
       const operand_t k = operand_of(&k_side, step.col_buffer, m.wide, m.wide, cols, dim);
       const operand_t v = operand_of(&v_side, step.col_buffer, m.wide, m.wide, cols, dim);
-      product_trans(m.scores, &q, &k, rows, dim, cols, false);
-      product_trans(gradients, &dout, &v, rows, dim, cols, false);
+      product_trans(m.scores, m.work0, &q, &k, rows, dim, cols);
+      product_trans(gradients, m.work0, &dout, &v, rows, dim, cols);
       tpu_bdc_fp_mul_C(m.scores, m.scores, f32_scalar(p->scale), &shape, NULL, NULL, DT_FP32);
       mask(p, &m, m.scores, &step, true);
       score_gradients(p, &m, gradients, shift, delta, &by_row, &shape);
@@ -604,8 +604,8 @@ KERNEL(attention_dkv, attention_dkv_t) {
       const operand_t dout = operand_of(&dout_side, step.col_buffer, m.wide, m.wide, cols, dim);
       const local_addr_t shift = lse[step.col_buffer], delta = deltas[step.col_buffer];
       tpu_bdc_max_C(shift, shift, f32_scalar(LOWEST), &row, NULL, NULL, DT_FP32);
-      product_trans(m.scores, &k, &q, rows, dim, cols, false);
-      product_trans(gradients, &v, &dout, rows, dim, cols, false);
+      product_trans(m.scores, m.work0, &k, &q, rows, dim, cols);
+      product_trans(gradients, m.work0, &v, &dout, rows, dim, cols);
       tpu_bdc_fp_mul_C(m.scores, m.scores, f32_scalar(p->scale), &shape, NULL, NULL, DT_FP32);
       mask(p, &m, m.scores, &step, false);
       score_gradients(p, &m, gradients, shift, delta, &by_col, &shape);

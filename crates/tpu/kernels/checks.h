@@ -280,11 +280,17 @@ static inline void checked_fp_mm(local_addr_t out, local_addr_t left, local_addr
 }
 #define tpu_bdc_fp_mm checked_fp_mm
 
-static inline void checked_mm_R_trans(local_addr_t out, local_addr_t left, local_addr_t right, int rows, int inner, int cols, data_type_t out_dtype, data_type_t dtype, data_type_t bias_dtype, bool add_result, bool bias_is_const, var_context_t bias, bool do_relu) {
+static inline void checked_mm_R_trans(local_addr_t out, local_addr_t left, local_addr_t right, int rows, int inner, int cols, data_type_t out_dtype, data_type_t dtype) {
+  check_product(out, left, right, rows, inner, cols, true, out_dtype, dtype);
+  tpu_bdc_fp_mm_R_trans(out, left, right, rows, inner, cols, out_dtype, dtype);
+}
+#define tpu_bdc_fp_mm_R_trans checked_mm_R_trans
+
+static inline void checked_mm_R_trans_with_bias(local_addr_t out, local_addr_t left, local_addr_t right, int rows, int inner, int cols, data_type_t out_dtype, data_type_t dtype, data_type_t bias_dtype, bool add_result, bool bias_is_const, var_context_t bias, bool do_relu) {
   check_product(out, left, right, rows, inner, cols, true, out_dtype, dtype);
   tpu_bdc_fp_mm_R_trans_with_bias(out, left, right, rows, inner, cols, out_dtype, dtype, bias_dtype, add_result, bias_is_const, bias, do_relu);
 }
-#define tpu_bdc_fp_mm_R_trans_with_bias checked_mm_R_trans
+#define tpu_bdc_fp_mm_R_trans_with_bias checked_mm_R_trans_with_bias
 
 #define CHECKED_COMPARISON(name)                                                                                     \
   static inline void checked_##name(local_addr_t dst, local_addr_t a, local_addr_t b, scalar_t true_val,             \

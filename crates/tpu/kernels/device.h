@@ -148,7 +148,9 @@ void tpu_bdc_fp_min_pool2d(local_addr_t out, local_addr_t in, const dim4 *in_sha
 // ---- matrix products: left [1, M, 1, K], right [1, K, 1, N], out [1, M, 1, N], aligned, from lane 0 ----
 // 16-bit operands; out f32 or of their type; `result_add` adds to out.
 void tpu_bdc_fp_mm(local_addr_t out, local_addr_t left, local_addr_t right, int rows, int inner, int cols, data_type_t out_dtype, data_type_t dtype, bool result_add);
-// right is [1, N, 1, K]; with bias_is_const and a bias of 0 this is the accumulating form of the transposed product.
+// right is [1, N, 1, K].
+void tpu_bdc_fp_mm_R_trans(local_addr_t out, local_addr_t left, local_addr_t right, int rows, int inner, int cols, data_type_t out_dtype, data_type_t dtype);
+// Not on a BM1684X. With bias_is_const and a bias of 0 this is the accumulating form of the transposed product.
 void tpu_bdc_fp_mm_R_trans_with_bias(local_addr_t out, local_addr_t left, local_addr_t right, int rows, int inner, int cols, data_type_t out_dtype, data_type_t dtype, data_type_t bias_dtype, bool add_result, bool bias_is_const, var_context_t bias, bool do_relu);
 
 #ifdef EMULATOR

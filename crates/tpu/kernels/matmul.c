@@ -37,8 +37,12 @@ typedef struct {
 #define TILE_M_F32 512
 #define TILE_N 512
 #define TILE_K 512
-// What a BM1690 has, whether all are used or not; and what one of its cores multiplies while it loads a byte.
+// Of the chip, whether all are used or not; and what one of them multiplies while it loads a byte.
+#ifdef BM1684X
+#define CORES 1
+#else
 #define CORES 8
+#endif
 #define PRODUCTS_A_BYTE 120
 #define MAX_TILES_A_CORE 4
 

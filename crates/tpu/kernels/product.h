@@ -149,11 +149,20 @@ static inline void product(local_addr_t out, const operand_t *left, const operan
     tpu_bdc_fp_mm(out, left->part[pair[i][0]], right->part[pair[i][1]], rows, inner, cols, DT_FP32, left->dtype, accumulate || i > 0);
 }
 
-// out [rows, cols] (+)= left [rows, inner] . right^T, with right [cols, inner].
-static inline void product_trans(local_addr_t out, const operand_t *left, const operand_t *right, int rows, int inner, int cols, bool accumulate) {
+// out [rows, cols] = left [rows, inner] . right^T, with right [cols, inner]; `work` has the size of out.
+static inline void product_trans(local_addr_t out, local_addr_t work, const operand_t *left, const operand_t *right, int rows, int inner, int cols) {
   const int pairs = left->parts == 1 ? 1 : NUM_PRODUCT_PAIRS;
   const int(*pair)[2] = PRODUCT_PAIRS + (NUM_PRODUCT_PAIRS - pairs);
-  const var_context_t zero = {.scalar = {.u32 = 0}};
-  for (int i = 0; i < pairs; i++)
-    tpu_bdc_fp_mm_R_trans_with_bias(out, left->part[pair[i][0]], right->part[pair[i][1]], rows, inner, cols, DT_FP32, left->dtype, DT_FP32, accumulate || i > 0, true, zero, false);
+  for (int i = 0; i < pairs; i++) {
+    const local_addr_t l = left->part[pair[i][0]], r = right->part[pair[i][1]];
+#ifdef BM1684X  // which cannot add to what is there
+    const dim4 shape = {1, rows, 1, cols};
+    tpu_bdc_fp_mm_R_trans(i == 0 ? out : work, l, r, rows, inner, cols, DT_FP32, left->dtype);
+    if (i > 0) tpu_bdc_fp_add(out, out, work, &shape, NULL, NULL, NULL, DT_FP32);
+#else
+    const var_context_t zero = {.scalar = {.u32 = 0}};
+    tpu_bdc_fp_mm_R_trans_with_bias(out, l, r, rows, inner, cols, DT_FP32, left->dtype, DT_FP32, i > 0, true, zero, false);
+    (void)work;
+#endif
+  }
 }

@@ -59,7 +59,11 @@ static inline void pool(row_op_t op, local_addr_t y, local_addr_t x, const dim4 
   switch (op) {
     case ROW_SUM: tpu_bdc_fp_avg_pool2d(y, x, shape, kernel, &none, &one, &one, DT_FP32, f32_scalar(1.f)); break;
     case ROW_MAX: tpu_bdc_fp_max_pool2d(y, x, shape, kernel, &none, &one, &one, DT_FP32, f32_scalar(LOWEST)); break;
-    case ROW_MIN: tpu_bdc_fp_min_pool2d(y, x, shape, kernel, &none, &one, &one, DT_FP32, f32_scalar(F32_MAX)); break;
+    case ROW_MIN:
+#ifndef BM1684X  // which has none, see fold_row
+      tpu_bdc_fp_min_pool2d(y, x, shape, kernel, &none, &one, &one, DT_FP32, f32_scalar(F32_MAX));
+#endif
+      break;
   }
 }
 
@@ -68,6 +72,17 @@ static inline void pool(row_op_t op, local_addr_t y, local_addr_t x, const dim4 
 static inline void fold_row(row_op_t op, local_addr_t y, local_addr_t x, int c, int w) {
   const dim4 groups = {1, c, DIV_UP(w, GROUP), GROUP}, last = {1, c, 1, GROUP};
   const dim2 down = {groups.h, 1}, across = {1, GROUP};
+#ifdef BM1684X
+  if (op == ROW_MIN) {
+    // The largest of what is negated, which is exact.
+    const dim4 one = {1, c, 1, 1};
+    tpu_bdc_neg(x, x, &groups, NULL, NULL, DT_FP32);
+    fold_row(ROW_MAX, y, x, c, w);
+    tpu_bdc_neg(x, x, &groups, NULL, NULL, DT_FP32);
+    tpu_bdc_neg(y, y, &one, NULL, NULL, DT_FP32);
+    return;
+  }
+#endif
   pool(op, y, x, &groups, &down);
   pool(op, y, y, &last, &across);
 }

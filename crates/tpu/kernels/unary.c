@@ -2,7 +2,11 @@
 //
 // Functions are computed in f32 and rounded once. sqrt of infinity is NaN here. Integers of one kind are converted to those of another as integers.
 // Limits: none on sizes; integers beyond 2^24 lose digits where one side is a float.
+// A BM1684X takes what is below 1.2e-38 to be 0, and its log is off above 2^127.
 #include "functions.h"
+
+// Of the largest f32.
+#define LOG_OF_MAX 88.722839f
 
 typedef struct {
   launch_t launch;
@@ -52,9 +56,13 @@ static void keep_above(int y, float bound, int x, variable_t otherwise, const di
   tpu_bdc_greater_select(SLOT(y), &it, &least, &then, &otherwise, shape, DT_FP32, DT_FP32);
 }
 
-// exp, with NaN for NaN.
+// exp, with NaN for NaN; y is not x.
 static void exp_or_nan(int y, int x, int work, const dim4 *shape) {
   exp_tile(y, x, work, shape);
+#ifdef BM1684X  // whose exp is some large number where it should be infinity
+  tpu_bdc_greater_C(SLOT(work), SLOT(x), f32_scalar(LOG_OF_MAX), f32_scalar(INFINITY), shape, NULL, NULL, DT_FP32, DT_FP32);
+  tpu_bdc_max(SLOT(y), SLOT(y), SLOT(work), shape, NULL, NULL, NULL, DT_FP32);
+#endif
   nan_of(work, x, shape);
   add_tiles(y, y, work, shape);
 }
@@ -66,13 +74,27 @@ static void log_or_nan(int y, int x, int work, const dim4 *shape) {
   keep_above(y, -1.1754944e-38f, x, (variable_t){SCALAR, {.scalar = {.u32 = 0x7fc00000}}}, shape);
 }
 
+// 1 / x.
+static void reciprocal(int y, int x, int work, const dim4 *shape) {
+#ifdef BM1684X  // whose 1 / infinity is infinity
+  const variable_t size = {TENSOR, {.addr = SLOT(work)}}, infinity = {SCALAR, {.scalar = {.f32 = INFINITY}}};
+  const variable_t zero = {SCALAR, {.scalar = {.f32 = 0}}}, quotient = {TENSOR, {.addr = SLOT(y)}};
+  tpu_bdc_abs(SLOT(work), SLOT(x), shape, NULL, NULL, DT_FP32);
+  tpu_bdc_fp32_C_div(SLOT(y), SLOT(x), 1.f, shape, NULL, NULL);
+  tpu_bdc_equal_select(SLOT(y), &size, &infinity, &zero, &quotient, shape, DT_FP32, DT_FP32);
+#else
+  (void)work;
+  tpu_bdc_fp32_C_div(SLOT(y), SLOT(x), 1.f, shape, NULL, NULL);
+#endif
+}
+
 static void power(int y, int x, int work, float exponent, const dim4 *shape) {
   const float size = exponent < 0 ? -exponent : exponent;
   if (size == 0) {
     tpu_bdc_set_C(SLOT(y), f32_scalar(1.f), shape, NULL, DT_FP32);
   } else if (size <= 16 && size == (float)(int)size) {
     whole_power(y, x, (int)size, shape);
-    if (exponent < 0) tpu_bdc_fp32_C_div(SLOT(y), SLOT(y), 1.f, shape, NULL, NULL);
+    if (exponent < 0) reciprocal(y, y, work, shape);
   } else {
     log_or_nan(work + 2, x, work, shape);
     mul_const(work + 2, work + 2, exponent, shape);
@@ -150,7 +172,7 @@ static void apply(const unary_t *a, int y, int x, int work, const dim4 *shape) {
     case TANH: tanh_tile(y, x, work, shape); break;
     case ABS: tpu_bdc_abs(SLOT(y), SLOT(x), shape, NULL, NULL, DT_FP32); break;
     case NEG: mul_const(y, x, -1.f, shape); break;
-    case RECIP: tpu_bdc_fp32_C_div(SLOT(y), SLOT(x), 1.f, shape, NULL, NULL); break;
+    case RECIP: reciprocal(y, x, work, shape); break;
     case SQR: mul_tiles(y, x, x, shape); break;
     case SQRT: tpu_bdc_fp_sqrt(SLOT(y), SLOT(x), shape, DT_FP32); break;
     case RELU: tpu_bdc_max_C(SLOT(y), SLOT(x), f32_scalar(0), shape, NULL, NULL, DT_FP32); break;

@@ -5,12 +5,10 @@
 //! vendor's runtime can neither close one nor hold two.
 
 use std::collections::{BTreeMap, HashMap};
-use std::ffi::c_void;
 use std::fmt;
-use std::ptr::{self, null_mut};
+use std::ptr;
 use std::slice;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
 
 use candle_core::DType;
 
@@ -19,9 +17,9 @@ use crate::batch::{Batch, MAX_DATA, RunBatch};
 use crate::error::{Error, Result};
 use crate::fault_injection::{InjectedAssert, InjectedFault, InjectedHang};
 use crate::flight::{FlightRecord, Wait};
-use crate::launch::{CORES, Header, Kernel};
+use crate::launch::{Header, Kernel};
+use crate::runtime::{Module, Runtime};
 use crate::storage::TpuStorage;
-use crate::sys::{self, DevicePtr};
 
 mod open;
 
@@ -33,8 +31,6 @@ const MAX_QUEUED: usize = 256;
 const MAX_STAGED_BYTES: u64 = 64 << 20;
 /// Batches that may be queued before the host waits.
 const MAX_BATCHES: usize = 4;
-/// How often the host asks whether what is queued has run.
-const POLL: Duration = Duration::from_micros(100);
 /// Words that kernels report in: the launch that began last, the first fault, the launch that found it.
 const STATE_WORDS: usize = 3;
 
@@ -72,17 +68,14 @@ impl Stats {
 pub struct TpuDevice(&'static Inner);
 
 struct Inner {
-    runtime: sys::Runtime,
+    runtime: Box<dyn Runtime>,
     options: Options,
     injected: Option<InjectedFault>,
     state: Mutex<State>,
 }
 
 struct State {
-    stream: sys::Stream,
-    /// Set behind what is queued, to wait for.
-    mark: sys::Event,
-    module: sys::Module,
+    module: Module,
     /// Free addresses by size class.
     free: HashMap<u64, Vec<u64>>,
     /// Address of the [`STATE_WORDS`].
@@ -100,12 +93,7 @@ struct State {
     staged_bytes: u64,
     stats: Stats,
     flight: Arc<FlightRecord>,
-    /// Where the emulator's memory ends.
-    end: u64,
 }
-
-// SAFETY: the runtime takes calls from any thread that uses a stream made by another; all of ours hold the lock.
-unsafe impl Send for State {}
 
 /// Memory for the records of a batch.
 struct ListMemory {
@@ -120,13 +108,13 @@ impl TpuDevice {
 
     /// Waits until all that is queued has run. Error: a kernel has reported a fault.
     pub fn synchronize(self) -> Result<()> {
-        self.lock().wait(&self.0.runtime)
+        self.lock().wait(&*self.0.runtime)
     }
 
     /// `len` elements, their content unspecified.
     pub fn alloc(self, dtype: DType, len: usize) -> Result<TpuStorage> {
         let bytes = TpuStorage::bytes_of(dtype, len)?;
-        let address = self.lock().alloc(&self.0.runtime, bytes)?;
+        let address = self.lock().alloc(&*self.0.runtime, bytes)?;
         Ok(TpuStorage::new(self, address, dtype, len))
     }
 
@@ -134,8 +122,8 @@ impl TpuDevice {
     pub fn trim(self) {
         let mut state = self.lock();
         // A failing wait is found again by whoever reads.
-        let _ = state.wait(&self.0.runtime);
-        state.release_free(&self.0.runtime);
+        let _ = state.wait(&*self.0.runtime);
+        state.release_free(&*self.0.runtime);
     }
 
     pub(crate) fn give(self, address: u64, bytes: u64) {
@@ -147,7 +135,7 @@ impl TpuDevice {
         if data.is_empty() {
             return Ok(());
         }
-        let runtime = &self.0.runtime;
+        let runtime = &*self.0.runtime;
         let mut state = self.lock();
         state.stats.uploads += 1;
         state.stats.uploaded_bytes += data.len() as u64;
@@ -166,7 +154,7 @@ impl TpuDevice {
 
     /// Copies to the host, after all that is queued.
     pub(crate) fn download(self, address: u64, out: &mut [u8]) -> Result<()> {
-        let runtime = &self.0.runtime;
+        let runtime = &*self.0.runtime;
         let mut state = self.lock();
         state.wait(runtime)?;
         if out.is_empty() {
@@ -194,7 +182,7 @@ impl TpuDevice {
     }
 
     fn enqueue<K: Kernel>(self, state: &mut State, mut args: K) -> Result<()> {
-        let runtime = &self.0.runtime;
+        let runtime = &*self.0.runtime;
         state.sequence = state.sequence.wrapping_add(1);
         *args.header() = Header {
             state: state.words,
@@ -229,9 +217,7 @@ impl TpuDevice {
     }
 
     fn lock(self) -> MutexGuard<'static, State> {
-        // Which device is meant, the runtime knows by thread, and each may be new here. It takes a microsecond.
-        // SAFETY: the device is open; this names it again.
-        unsafe { (self.0.runtime.set_device)(0) };
+        self.0.runtime.enter();
         // A panic between two calls leaves nothing half done on the device.
         self.0
             .state
@@ -241,7 +227,7 @@ impl TpuDevice {
 }
 
 impl State {
-    fn alloc(&mut self, runtime: &sys::Runtime, bytes: u64) -> Result<u64> {
+    fn alloc(&mut self, runtime: &dyn Runtime, bytes: u64) -> Result<u64> {
         if bytes == 0 {
             return Ok(0); // an empty tensor has no memory
         }
@@ -258,13 +244,13 @@ impl State {
         Ok(address)
     }
 
-    fn alloc_fresh(&mut self, runtime: &sys::Runtime, bytes: u64) -> Result<u64> {
-        let mut address = self.malloc(runtime, bytes);
+    fn alloc_fresh(&mut self, runtime: &dyn Runtime, bytes: u64) -> Result<u64> {
+        let mut address = runtime.malloc(bytes);
         if address.is_none() && self.stats.free_bytes > 0 {
             // Other sizes may lie idle. What is queued may still use them.
             self.wait(runtime)?;
             self.release_free(runtime);
-            address = self.malloc(runtime, bytes);
+            address = runtime.malloc(bytes);
         }
         address.ok_or(Error::OutOfMemory {
             bytes,
@@ -273,54 +259,24 @@ impl State {
         })
     }
 
-    fn malloc(&self, runtime: &sys::Runtime, bytes: u64) -> Option<u64> {
-        let mut address: DevicePtr = null_mut();
-        // SAFETY: the size is not 0; the pointer is written on success.
-        let status = unsafe { (runtime.malloc)(&mut address, bytes, 0) };
-        if status != 0 {
-            return None;
-        }
-        if address as u64 + bytes > self.end {
-            // SAFETY: the address is from `malloc`, and nobody has it.
-            unsafe { (runtime.free)(&mut address, 0) };
-            return None;
-        }
-        Some(address as u64)
-    }
-
-    fn copy_to_device(
-        &mut self,
-        runtime: &sys::Runtime,
-        address: u64,
-        data: Vec<u8>,
-    ) -> Result<()> {
-        let bytes = data.len() as u64;
-        let source = data.as_ptr().cast();
+    fn copy_to_device(&mut self, runtime: &dyn Runtime, address: u64, data: Vec<u8>) -> Result<()> {
+        self.staged_bytes += data.len() as u64;
         // Kept until the next wait: the runtime reads it when the copy's turn comes.
         self.staging.push(data);
-        self.staged_bytes += bytes;
+        let data = &self.staging[self.staging.len() - 1];
         let _waiting = self.flight.waiting(Wait::CopyToDevice);
         // SAFETY: the buffer at `address` is ours and of at least this size; the source lives in `staging`.
-        let status = unsafe {
-            (runtime.copy_to_device_async)(address as DevicePtr, source, bytes, self.stream)
-        };
-        succeeded("copy to the device", status)
+        unsafe { runtime.copy_to_device(address, data) }
     }
 
-    fn launch_now<K: Kernel>(&mut self, runtime: &sys::Runtime, args: &K) -> Result<()> {
-        let bytes = size_of::<K>() as u32;
+    fn launch_now<K: Kernel>(&mut self, runtime: &dyn Runtime, args: &K) -> Result<()> {
         self.stats.submissions += 1;
         let _waiting = self.flight.waiting(Wait::Queue);
-        // SAFETY: the kernel exists with arguments of this size (checked at opening), copied before the call returns.
-        let status = unsafe {
-            let args = ptr::from_ref(args).cast::<c_void>();
-            let name = K::C_NAME.as_ptr();
-            (runtime.launch_async)(self.module, name, args, bytes, 1, CORES, self.stream)
-        };
-        succeeded(K::NAME, status)
+        // SAFETY: the kernel exists with arguments of this size (checked at opening), which point to memory of tensors.
+        unsafe { runtime.launch(self.module, K::C_NAME, bytes_of(args)) }
     }
 
-    fn submit_if_full(&mut self, runtime: &sys::Runtime) -> Result<()> {
+    fn submit_if_full(&mut self, runtime: &dyn Runtime) -> Result<()> {
         if self.batch.as_ref().is_some_and(Batch::is_full) {
             self.submit(runtime)?;
             if self.batches.len() >= MAX_BATCHES {
@@ -331,7 +287,7 @@ impl State {
     }
 
     /// Memory for the records of a batch. Not that of a tensor which the host has let go of: kernels of the batch may use it.
-    fn list_memory(&mut self, runtime: &sys::Runtime, bytes: u64) -> Result<ListMemory> {
+    fn list_memory(&mut self, runtime: &dyn Runtime, bytes: u64) -> Result<ListMemory> {
         if let Some(at) = self.idle_lists.iter().position(|list| list.bytes >= bytes) {
             return Ok(self.idle_lists.swap_remove(at));
         }
@@ -341,7 +297,7 @@ impl State {
     }
 
     /// Queues what has been collected.
-    fn submit(&mut self, runtime: &sys::Runtime) -> Result<()> {
+    fn submit(&mut self, runtime: &dyn Runtime) -> Result<()> {
         let Some((records, count)) = self.batch.as_mut().and_then(Batch::take) else {
             return Ok(());
         };
@@ -361,9 +317,10 @@ impl State {
         )
     }
 
-    fn copy_to_host(&self, runtime: &sys::Runtime, address: u64, out: &mut [u8]) -> Result<()> {
+    fn copy_to_host(&self, runtime: &dyn Runtime, address: u64, out: &mut [u8]) -> Result<()> {
         let _waiting = self.flight.waiting(Wait::CopyToHost);
-        copy_to_host(runtime, address, out)
+        // SAFETY: the buffer at `address` has at least this size, and nothing is queued that writes it.
+        unsafe { runtime.copy_to_host(address, out) }
     }
 
     fn give(&mut self, address: u64, bytes: u64) {
@@ -376,51 +333,28 @@ impl State {
         self.free.entry(class).or_default().push(address);
     }
 
-    fn release_free(&mut self, runtime: &sys::Runtime) {
+    fn release_free(&mut self, runtime: &dyn Runtime) {
         for address in self.free.drain().flat_map(|(_, addresses)| addresses) {
-            let mut address = address as DevicePtr;
             // SAFETY: an address from `malloc` that nothing refers to any more.
-            unsafe { (runtime.free)(&mut address, 0) };
+            unsafe { runtime.free(address) };
         }
         self.stats.free_bytes = 0;
     }
 
-    /// The runtime's own wait spins, and would take a core from what it waits for: so it is asked to only when all is done.
-    fn wait_for_stream(&self, runtime: &sys::Runtime) -> i32 {
-        // SAFETY: stream and mark were made at opening.
-        let recorded = unsafe { (runtime.event_record)(self.mark, self.stream) };
-        if recorded != 0 {
-            return recorded;
-        }
-        loop {
-            // SAFETY: as above.
-            match unsafe { (runtime.event_query)(self.mark) } {
-                // SAFETY: as above.
-                0 => return unsafe { (runtime.stream_synchronize)(self.stream) },
-                sys::NOT_READY => std::thread::sleep(POLL),
-                failed => return failed,
-            }
-        }
-    }
-
     /// Forgets a fault that has been reported, so that the device is of use to whoever handles the error.
-    fn clear_fault(&mut self, runtime: &sys::Runtime) -> Result<()> {
+    fn clear_fault(&mut self, runtime: &dyn Runtime) -> Result<()> {
         static NONE: [u8; 4 * STATE_WORDS] = [0; 4 * STATE_WORDS];
-        let (words, bytes) = (self.words as DevicePtr, NONE.len() as u64);
         // SAFETY: a page was allocated for the words; the source lives for ever.
-        let status = unsafe {
-            (runtime.copy_to_device_async)(words, NONE.as_ptr().cast(), bytes, self.stream)
-        };
-        succeeded("copy to the device", status)
+        unsafe { runtime.copy_to_device(self.words, &NONE) }
     }
 
     /// Waits for the stream, then asks whether a kernel found something wrong.
-    fn wait(&mut self, runtime: &sys::Runtime) -> Result<()> {
+    fn wait(&mut self, runtime: &dyn Runtime) -> Result<()> {
         self.submit(runtime)?;
         let waiting = self.flight.waiting(Wait::Launches);
-        let status = self.wait_for_stream(runtime);
+        let waited = runtime.wait();
         drop(waiting);
-        succeeded("wait for the device", status)?;
+        waited?;
         self.flight.done(self.sequence.into());
         self.staging.clear();
         self.staged_bytes = 0;
@@ -466,14 +400,6 @@ fn bytes_of<K: Kernel>(args: &K) -> &[u8] {
     unsafe { slice::from_raw_parts(ptr::from_ref(args).cast(), size_of::<K>()) }
 }
 
-fn copy_to_host(runtime: &sys::Runtime, address: u64, out: &mut [u8]) -> Result<()> {
-    let bytes = out.len() as u64;
-    // SAFETY: the buffer at `address` has at least this size, `out` too, and nothing is queued that writes it.
-    let status =
-        unsafe { (runtime.copy_to_host)(out.as_mut_ptr().cast(), address as *const c_void, bytes) };
-    succeeded("copy to the host", status)
-}
-
 /// Sizes that share free memory: pages, eight classes an octave.
 fn class_bytes(bytes: u64) -> u64 {
     let pages = bytes.div_ceil(PAGE_BYTES);
@@ -482,13 +408,6 @@ fn class_bytes(bytes: u64) -> u64 {
     }
     let step = (1 << (pages - 1).ilog2()) / 8;
     pages.div_ceil(step) * step * PAGE_BYTES
-}
-
-fn succeeded(call: &'static str, status: i32) -> Result<()> {
-    match status {
-        0 => Ok(()),
-        status => Err(Error::Runtime { call, status }),
-    }
 }
 
 impl PartialEq for TpuDevice {

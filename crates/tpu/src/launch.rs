@@ -10,9 +10,6 @@ use candle_core::DType;
 
 use crate::error::{Error, Result};
 
-/// Cores of a BM1690; what a launch asks for. The runtime gives as many as it has.
-pub(crate) const CORES: u64 = 8;
-
 /// The first field of every argument struct; filled in by the launch.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]

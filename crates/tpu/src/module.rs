@@ -17,11 +17,18 @@ use crate::sdk::{Sdk, SdkKind};
 /// The variable that names a file to take instead of what the binary carries, as `cargo xtask kernels` makes it.
 pub const KERNELS_VARIABLE: &str = "TT_TPU_KERNELS";
 
-/// ELF libraries; empty if the build could not make one.
-static EMULATOR: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/emulator.so"));
-static WHY_NO_EMULATOR: &str = include_str!(concat!(env!("OUT_DIR"), "/emulator.why"));
-static BM1690: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/bm1690.so"));
-static WHY_NO_BM1690: &str = include_str!(concat!(env!("OUT_DIR"), "/bm1690.why"));
+/// The modules that `build.rs` has made.
+macro_rules! made {
+    ($($name:literal),*) => {
+        /// Name of the target; an ELF library, empty if the build could not make one; why not.
+        static MADE: &[(&str, &[u8], &str)] = &[$((
+            $name,
+            include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".so")),
+            include_str!(concat!(env!("OUT_DIR"), "/", $name, ".why")),
+        )),*];
+    };
+}
+made!["bm1690-emulator", "bm1684x-emulator", "bm1690", "bm1684x"];
 
 /// What is loaded on the device of a machine.
 #[derive(Clone, Debug)]
@@ -39,10 +46,7 @@ pub struct Kernels {
 impl Kernels {
     /// For these libraries. Errors: there are none, or they are not what this program and the libraries need.
     pub fn find(sdk: &Sdk) -> Result<Self> {
-        let target = match sdk.kind {
-            SdkKind::Emulator => Target::Emulator,
-            SdkKind::Driver => Target::Bm1690,
-        };
+        let target = sdk.target();
         let module = bytes(target)?;
         let checked = check(target, &module, ops::kernels())?;
         let vendors = match sdk.kind {
@@ -68,11 +72,8 @@ impl Kernels {
 
 /// The module that the binary carries, or why it has none.
 fn embedded(target: Target) -> Result<&'static [u8]> {
-    let (module, why_none) = match target {
-        Target::Emulator => (EMULATOR, WHY_NO_EMULATOR),
-        Target::Bm1690 => (BM1690, WHY_NO_BM1690),
-        Target::Bm1684x => (&[][..], "its runtime is not known to it yet"),
-    };
+    let made = MADE.iter().find(|(name, ..)| *name == target.name());
+    let (_, module, why_none) = *made.expect("one a target");
     if module.is_empty() {
         return Err(Error::NoKernels {
             target: target.name(),
@@ -123,10 +124,11 @@ fn check(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tt_kernels::Chip;
 
     #[test]
     fn each_module_has_all_kernels_with_the_arguments_that_the_host_gives() {
-        for target in [Target::Emulator, Target::Bm1690] {
+        for target in Target::ALL {
             match embedded(target) {
                 Ok(module) => drop(check(target, module, ops::kernels()).unwrap()),
                 Err(error) if std::env::var_os("CI").is_none() => eprintln!("skipped: {error}"),
@@ -138,11 +140,11 @@ mod tests {
     #[test]
     fn what_is_no_module_of_the_target_is_an_error() {
         let told = |module| {
-            let checked = check(Target::Bm1690, module, ops::kernels());
+            let checked = check(Target::Chip(Chip::Bm1690), module, ops::kernels());
             checked.unwrap_err().to_string()
         };
         assert!(told(b"no module").contains("cannot be read"));
-        if let Ok(module) = embedded(Target::Emulator) {
+        if let Ok(module) = embedded(Target::Emulator(Chip::Bm1690)) {
             assert!(told(module).contains("is for X86_64, and bm1690 is Riscv64"));
         }
     }

@@ -1,34 +1,43 @@
 //! Where the vendor's libraries are on this machine, and whether they are what they should be.
 //!
 //! Looked for in this order: the folder that `SOPHGO_SDK` names; where the vendor's driver packages install, and the
-//! library path; `$XDG_CACHE_HOME/tpu-train/sophgo/<version>` (`~/.cache`), where `cargo xtask sdk` puts the emulator.
-//! In a folder they are in `lib`, or in the folder itself.
+//! library path; `$XDG_CACHE_HOME/tpu-train/sophgo/<version>` (`~/.cache`), where `cargo xtask sdk` puts the emulators.
+//! In a folder they are in `lib`, or in the folder itself. Of several chips whose libraries are in one folder it is the BM1690,
+//! if no other is asked for.
 
 use std::path::{Path, PathBuf};
 
 use object::read::elf::{Dyn, ElfFile64, FileHeader};
 use object::{Architecture, Object, ObjectSymbol, elf};
 
-use tt_kernels::Target;
+use tt_kernels::{Chip, Target};
 
-use crate::sys::RUNTIME_SYMBOLS;
+use crate::runtime;
 
 /// The version of the `tpu_mlir` package whose runtime and emulator this program is tested with.
 pub const VERSION: &str = include_str!("../SDK_VERSION");
 
-const RUNTIME: &str = "libtpuv7_rt.so";
-/// What stands for the driver where the chip is emulated.
+/// What stands for the driver of a BM1690 where the chip is emulated.
 const DAEMON: &str = "libcdm_daemon_emulator.so";
-const EMULATOR: &str = "libtpuv7_emulator.so";
 const SCALAR_EMULATOR: &str = "libtpuv7_scalar_emulator.so";
 
 /// Where the vendor's driver packages put their libraries.
-const DRIVER_FOLDERS: [&str; 4] = [
+const DRIVER_FOLDERS: [&str; 6] = [
     "/opt/tpuv7/tpuv7-current/lib",
     "/opt/sophon/tpuv7-current/lib",
+    "/opt/sophon/libsophon-current/lib",
     "/usr/local/lib",
     "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
 ];
+
+/// File names of a chip's runtime: as programs are linked to it, and as a package without headers has it.
+fn runtimes(chip: Chip) -> [&'static str; 2] {
+    match chip {
+        Chip::Bm1690 => ["libtpuv7_rt.so", "libtpuv7_rt.so.0"],
+        Chip::Bm1684x => ["libbmlib.so", "libbmlib.so.0"],
+    }
+}
 
 const INSTALL: &str = "in a clone of tpu-train, `cargo xtask sdk` installs the emulator; without one, set SOPHGO_SDK to \
     the folder tpu_mlir unpacked from the wheel of: python3 -m pip download --no-deps --only-binary=:all: \
@@ -71,27 +80,29 @@ pub enum SdkKind {
 pub struct Sdk {
     /// The folder of the libraries.
     pub folder: PathBuf,
+    pub chip: Chip,
     pub kind: SdkKind,
     /// As the folder says; `None`: it does not say.
     pub version: Option<String>,
 }
 
 impl Sdk {
-    /// Finds the libraries and checks them. Error: there are none, or they are not for this program; it names the file.
-    pub fn find() -> Result<Self, SdkError> {
+    /// Finds the libraries of a chip, or of any, and checks them. Error: there are none, or they are not for this program; it
+    /// names the file.
+    pub fn find(chip: Option<Chip>) -> Result<Self, SdkError> {
         let named = std::env::var_os("SOPHGO_SDK").filter(|root| !root.is_empty());
         if let Some(root) = named {
-            return Self::at(Path::new(&root));
+            return Self::at(Path::new(&root), chip);
         }
         let library_path = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
         let on_path: Vec<PathBuf> = std::env::split_paths(&library_path).collect();
         let installed = on_path.into_iter().chain(DRIVER_FOLDERS.map(PathBuf::from));
         for folder in installed {
-            if folder.join(RUNTIME).is_file() {
-                return Self::at(&folder);
+            if installed_in(&folder, chip).is_some() {
+                return Self::at(&folder, chip);
             }
         }
-        Self::at(&Self::cache())
+        Self::at(&Self::cache(), chip)
     }
 
     /// Where `cargo xtask sdk` installs.
@@ -105,11 +116,15 @@ impl Sdk {
         cache.join("tpu-train/sophgo").join(VERSION)
     }
 
-    fn at(root: &Path) -> Result<Self, SdkError> {
-        let folder = [root.join("lib"), root.to_owned()];
-        let folder = folder.iter().find(|folder| folder.join(RUNTIME).is_file());
-        let Some(folder) = folder else {
-            return Err(SdkError::Missing(root.join("lib").join(RUNTIME)));
+    fn at(root: &Path, chip: Option<Chip>) -> Result<Self, SdkError> {
+        let folders = [root.join("lib"), root.to_owned()];
+        let mut found = folders
+            .iter()
+            .map(|folder| (folder, installed_in(folder, chip)));
+        let Some((folder, (chip, runtime))) = found.find_map(|(folder, it)| Some((folder, it?)))
+        else {
+            let [runtime, _] = runtimes(chip.unwrap_or(Chip::Bm1690));
+            return Err(SdkError::Missing(root.join("lib").join(runtime)));
         };
         let version = std::fs::read_to_string(root.join("VERSION"))
             .ok()
@@ -120,32 +135,58 @@ impl Sdk {
                 have: have.clone(),
             });
         }
-        let runtime = folder.join(RUNTIME);
-        check_library(&runtime, RUNTIME_SYMBOLS)?;
-        // Both runtimes have the same name and functions; a missing emulator does not make one a driver's.
-        let kind = match needs(&runtime, DAEMON)? {
-            true => SdkKind::Emulator,
-            false => SdkKind::Driver,
+        check_library(&runtime, runtime::symbols(chip))?;
+        let is_emulated = match chip {
+            // Both runtimes have the same name and functions; a missing emulator does not make one a driver's.
+            Chip::Bm1690 => needs(&runtime, DAEMON)?,
+            // A driver is asked by this call.
+            Chip::Bm1684x => !imports(&runtime, "ioctl")?,
         };
         let sdk = Self {
             folder: folder.clone(),
-            kind,
+            chip,
+            kind: if is_emulated {
+                SdkKind::Emulator
+            } else {
+                SdkKind::Driver
+            },
             version,
         };
-        if kind == SdkKind::Emulator {
-            check_library(&sdk.folder.join(DAEMON), &[])?;
-            check_library(&sdk.emulator(), &["tpu_kernel_init"])?;
-            check_library(&sdk.scalar_emulator(), &[])?;
+        match (sdk.kind, chip) {
+            (SdkKind::Emulator, Chip::Bm1690) => {
+                check_library(&sdk.folder.join(DAEMON), &[])?;
+                check_library(&sdk.emulator(), &["tpu_kernel_init"])?;
+                check_library(&sdk.scalar_emulator(), &[])?;
+            }
+            (SdkKind::Emulator, Chip::Bm1684x) => check_library(&sdk.emulator(), &["cmodel_init"])?,
+            (SdkKind::Driver, _) => {}
         }
         Ok(sdk)
     }
 
+    /// What modules of kernels are made for.
+    pub fn target(&self) -> Target {
+        match self.kind {
+            SdkKind::Emulator => Target::Emulator(self.chip),
+            SdkKind::Driver => Target::Chip(self.chip),
+        }
+    }
+
     pub fn runtime(&self) -> PathBuf {
-        self.folder.join(RUNTIME)
+        let found = runtimes(self.chip).map(|name| self.folder.join(name));
+        let [named, _] = &found;
+        found
+            .iter()
+            .find(|path| path.is_file())
+            .unwrap_or(named)
+            .clone()
     }
 
     pub fn emulator(&self) -> PathBuf {
-        self.folder.join(EMULATOR)
+        self.folder.join(match self.chip {
+            Chip::Bm1690 => "libtpuv7_emulator.so",
+            Chip::Bm1684x => "libcmodel.so",
+        })
     }
 
     /// The vendor's own kernels, which have the chip's firmware in them: beside the runtime, or where `cargo xtask sdk`
@@ -173,25 +214,25 @@ impl Sdk {
     }
 }
 
+/// The chip whose runtime is in a folder, of those that are asked for, and the runtime.
+fn installed_in(folder: &Path, chip: Option<Chip>) -> Option<(Chip, PathBuf)> {
+    let mut chips = Chip::ALL
+        .into_iter()
+        .filter(|it| chip.is_none_or(|chip| chip == *it));
+    chips.find_map(|chip| {
+        let paths = runtimes(chip).map(|name| folder.join(name));
+        let found = paths.into_iter().find(|path| path.is_file());
+        found.map(|path| (chip, path))
+    })
+}
+
 /// A library of this machine's architecture that defines `symbols`.
 fn check_library(path: &Path, symbols: &[&'static str]) -> Result<(), SdkError> {
-    let path = path.to_owned();
-    if !path.exists() {
-        return Err(SdkError::Missing(path));
-    }
-    let bytes = match std::fs::read(&path) {
-        Ok(bytes) => bytes,
-        Err(cause) => return Err(SdkError::Unreadable { path, cause }),
-    };
-    let elf = match object::File::parse(&*bytes) {
-        Ok(elf) => elf,
-        Err(cause) => {
-            let cause = cause.to_string();
-            return Err(SdkError::NotElf { path, cause });
-        }
-    };
+    let bytes = read(path)?;
+    let elf = parse(path, &bytes)?;
     let (have, want) = (elf.architecture(), architecture());
     if have != want {
+        let path = path.to_owned();
         return Err(SdkError::WrongMachine { path, have, want });
     }
     let defines = |wanted: &str| {
@@ -201,18 +242,40 @@ fn check_library(path: &Path, symbols: &[&'static str]) -> Result<(), SdkError> 
         defined.any(|symbol| symbol.name() == Ok(wanted))
     };
     match symbols.iter().find(|symbol| !defines(symbol)) {
-        Some(symbol) => Err(SdkError::MissingSymbol { path, symbol }),
+        Some(symbol) => Err(SdkError::MissingSymbol {
+            path: path.to_owned(),
+            symbol,
+        }),
         None => Ok(()),
     }
 }
 
+fn read(path: &Path) -> Result<Vec<u8>, SdkError> {
+    let path = path.to_owned();
+    if !path.exists() {
+        return Err(SdkError::Missing(path));
+    }
+    std::fs::read(&path).map_err(|cause| SdkError::Unreadable { path, cause })
+}
+
+fn parse<'a>(path: &Path, bytes: &'a [u8]) -> Result<object::File<'a>, SdkError> {
+    object::File::parse(bytes).map_err(|cause| SdkError::NotElf {
+        path: path.to_owned(),
+        cause: cause.to_string(),
+    })
+}
+
+/// Whether the library at `path` calls a function of this name that another one has.
+fn imports(path: &Path, name: &str) -> Result<bool, SdkError> {
+    let bytes = read(path)?;
+    let elf = parse(path, &bytes)?;
+    let mut imported = elf.dynamic_symbols().filter(|symbol| symbol.is_undefined());
+    Ok(imported.any(|symbol| symbol.name() == Ok(name)))
+}
+
 /// Whether the library at `path` is linked against the one of this name.
 fn needs(path: &Path, name: &str) -> Result<bool, SdkError> {
-    let path = path.to_owned();
-    let bytes = match std::fs::read(&path) {
-        Ok(bytes) => bytes,
-        Err(cause) => return Err(SdkError::Unreadable { path, cause }),
-    };
+    let bytes = read(path)?;
     let read = || -> object::Result<bool> {
         let data = &*bytes;
         let header = ElfFile64::<object::Endianness>::parse(data)?;
@@ -228,7 +291,7 @@ fn needs(path: &Path, name: &str) -> Result<bool, SdkError> {
         }))
     };
     read().map_err(|cause| SdkError::NotElf {
-        path,
+        path: path.to_owned(),
         cause: cause.to_string(),
     })
 }
@@ -247,6 +310,9 @@ fn architecture() -> Architecture {
 mod tests {
     use super::*;
     use std::fs;
+
+    const RUNTIME: &str = "libtpuv7_rt.so";
+    const EMULATOR: &str = "libtpuv7_emulator.so";
 
     /// The header of an ELF library without sections, for the machine of this number.
     fn elf(machine: u16) -> Vec<u8> {
@@ -269,7 +335,7 @@ mod tests {
         if let Some(version) = version {
             fs::write(root.path().join("VERSION"), version).unwrap();
         }
-        Sdk::at(root.path())
+        Sdk::at(root.path(), Some(Chip::Bm1690))
     }
 
     #[test]
@@ -330,22 +396,22 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path();
         let compiled = compile(folder, DAEMON, &[], &[])
-            .and_then(|()| compile(folder, RUNTIME, RUNTIME_SYMBOLS, &[DAEMON]))
+            .and_then(|()| compile(folder, RUNTIME, runtime::symbols(Chip::Bm1690), &[DAEMON]))
             .and_then(|()| compile(folder, SCALAR_EMULATOR, &[], &[]));
         if compiled.is_none() {
             return;
         }
         // An emulator that is missing is missing, and not a chip.
-        let error = Sdk::at(folder).unwrap_err();
+        let error = Sdk::at(folder, None).unwrap_err();
         assert!(
             matches!(&error, SdkError::Missing(path) if path.ends_with(EMULATOR)),
             "{error}"
         );
         compile(folder, EMULATOR, &["tpu_kernel_init"], &[]).unwrap();
-        assert_eq!(Sdk::at(folder).unwrap().kind, SdkKind::Emulator);
+        assert_eq!(Sdk::at(folder, None).unwrap().kind, SdkKind::Emulator);
 
-        compile(folder, RUNTIME, RUNTIME_SYMBOLS, &[]).unwrap();
-        assert_eq!(Sdk::at(folder).unwrap().kind, SdkKind::Driver);
+        compile(folder, RUNTIME, runtime::symbols(Chip::Bm1690), &[]).unwrap();
+        assert_eq!(Sdk::at(folder, None).unwrap().kind, SdkKind::Driver);
     }
 
     #[cfg(target_arch = "x86_64")]

@@ -53,7 +53,7 @@ pub(crate) fn run(operands: &[String], options: &Options) -> Result<ExitCode, Fa
 
 fn tpu_rows(findings: &mut Findings) {
     const TPU: &str = "tpu";
-    let sdk = match Sdk::find() {
+    let sdk = match Sdk::find(None) {
         Ok(sdk) => sdk,
         Err(error) => {
             // Nobody has asked for libraries that nobody has named.

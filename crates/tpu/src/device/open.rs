@@ -1,24 +1,24 @@
 //! Opening the device: the vendor's libraries, what they read from the environment, our kernels, the first launch.
 
 use std::collections::HashMap;
-use std::ffi::{CString, OsString};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::ptr::null_mut;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use candle_core::DType;
+use tt_kernels::{Chip, Target};
 
-use super::{Inner, PAGE_BYTES, STATE_WORDS, State, Stats, TpuDevice, succeeded};
+use super::{Inner, PAGE_BYTES, STATE_WORDS, State, Stats, TpuDevice};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::exit;
 use crate::fault_injection;
 use crate::flight::{FlightRecord, Wait};
-use crate::launch::{CORES, code};
+use crate::launch::code;
 use crate::module::Kernels;
 use crate::ops::fill::Fill;
 use crate::sdk::{Sdk, SdkKind};
-use crate::{pollers, sys};
+use crate::{pollers, runtime};
 
 /// The variable that names the folder of the emulator's files to it; ours is made inside. The spelling is the vendor's.
 pub const EMULATOR_FOLDER: &str = "TPU_SCALAER_EMULATOR_WORKDIR";
@@ -52,8 +52,10 @@ pub struct Options {
     pub batched: bool,
     /// Where to keep a [flight record](crate::flight), if at all.
     pub flight: Option<PathBuf>,
+    /// The kind of chip; `None`: that whose libraries are there.
+    pub chip: Option<Chip>,
     /// Which of the machine's chips to take, from 0. Each process has an emulator of its own, with one chip.
-    pub chip: usize,
+    pub number: usize,
 }
 
 static DEVICE: OnceLock<Inner> = OnceLock::new();
@@ -99,7 +101,7 @@ impl TpuDevice {
         };
         self.enqueue(&mut state, words)?;
         // What the words say now is what was in memory before; the next wait reads them again.
-        let _ = state.wait(&self.0.runtime);
+        let _ = state.wait(&*self.0.runtime);
         state.sequence = 0;
         state.flight.done(0);
         state.stats = Stats::default();
@@ -114,7 +116,7 @@ impl Inner {
             .map(|text| text.parse())
             .transpose()
             .map_err(Error::InjectedFault)?;
-        let sdk = Sdk::find()?;
+        let sdk = Sdk::find(options.chip)?;
         let kernels = Kernels::find(&sdk)?;
         set_environment(options, workdir);
         let path = workdir.join("kernels.so");
@@ -132,43 +134,17 @@ impl Inner {
         };
         let flight = Arc::new(flight);
         let opening = flight.waiting(Wait::Opening);
-        pollers::let_rest(workdir);
-        let library = sdk.runtime();
-        let runtime = sys::Runtime::load(&library).map_err(|cause| Error::Library {
-            path: library,
-            cause: cause.to_string(),
-        })?;
-        let chip = match sdk.kind {
-            SdkKind::Emulator => 0,
-            SdkKind::Driver => options.chip,
-        };
-        let (mut stream, mut mark) = (null_mut(), null_mut());
-        // SAFETY: the order that the runtime asks for; the pointers are written once.
-        unsafe {
-            succeeded("initialise", (runtime.init)())?;
-            succeeded("open the device", (runtime.set_device)(chip as i32))?;
-            succeeded("make a stream", (runtime.stream_create)(&mut stream))?;
-            succeeded("make an event", (runtime.event_create)(&mut mark))?;
+        if kernels.target == Target::Emulator(Chip::Bm1690) {
+            pollers::let_rest(workdir);
         }
-        let load = |path: &Path| {
-            let name = CString::new(path.as_os_str().as_encoded_bytes())
-                .map_err(|_| Error::Module(format!("{} has a NUL", path.display())))?;
-            // SAFETY: the stream was made above, the file is an ELF library.
-            let module = unsafe { (runtime.load_module)(name.as_ptr(), stream) };
-            if module.is_null() {
-                let why = format!("{} was not taken by the device", path.display());
-                return Err(Error::Module(why));
-            }
-            Ok(module)
-        };
+        let runtime = runtime::open(&sdk, options.number, &path, room(&sdk, options)?)?;
         // First: ours is linked against it, and the loader finds by its name what is there already.
-        kernels.vendors.as_deref().map(load).transpose()?;
-        let module = load(&path)?;
+        let vendors = kernels.vendors.as_deref();
+        vendors.map(|path| runtime.load(path)).transpose()?;
+        let module = runtime.load(&path)?;
         drop(opening);
         let mut state = State {
             flight,
-            stream,
-            mark,
             module,
             free: HashMap::new(),
             words: 0,
@@ -180,12 +156,8 @@ impl Inner {
             staging: Vec::new(),
             staged_bytes: 0,
             stats: Stats::default(),
-            end: match sdk.kind {
-                SdkKind::Emulator => end_of_memory(),
-                SdkKind::Driver => u64::MAX,
-            },
         };
-        state.words = state.alloc(&runtime, PAGE_BYTES)?;
+        state.words = state.alloc(&*runtime, PAGE_BYTES)?;
         Ok(Self {
             runtime,
             options: options.clone(),
@@ -200,16 +172,19 @@ impl Inner {
 ///
 /// Empty without libraries, which whoever opens the device will find out.
 pub fn environment(options: &Options) -> Vec<(&'static str, OsString)> {
-    let Ok(sdk) = Sdk::find() else {
+    let Ok(sdk) = Sdk::find(options.chip) else {
         return Vec::new();
     };
+    if sdk.target() != Target::Emulator(Chip::Bm1690) {
+        return Vec::new();
+    }
     let scalar_emulator = sdk.scalar_emulator();
     let memory_bytes = options.memory_bytes.unwrap_or(DEFAULT_MEMORY_BYTES);
     let emulated = memory_bytes.saturating_add(FIRST_ADDRESS);
     // Each core has a team of OpenMP threads, as many as the machine has cores, that spin when they have nothing to do and take
     // the time from one another. Together they are as many as the machine has, and they sleep.
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let a_team = threads / options.cores.unwrap_or(CORES as usize).max(1);
+    let a_team = threads / options.cores.unwrap_or(sdk.chip.cores()).max(1);
     let mut variables = vec![
         ("TPU_EMULATOR_PATH", sdk.emulator().into_os_string()),
         ("TPU_SCALAR_EMULATOR_PATH", scalar_emulator.into_os_string()),
@@ -240,9 +215,23 @@ fn set_environment(options: &Options, workdir: &Path) {
     }
 }
 
-/// Where the emulator's memory ends, of the size that the environment says.
-fn end_of_memory() -> u64 {
-    let size = std::env::var(EMULATED_BYTES).ok();
-    let size = size.and_then(|text| text.parse().ok());
-    size.unwrap_or(DEFAULT_MEMORY_BYTES)
+/// Memory of an emulated device as its runtime counts it. Error: more than there can be.
+fn room(sdk: &Sdk, options: &Options) -> Result<u64> {
+    if sdk.chip == Chip::Bm1690 {
+        let size = std::env::var(EMULATED_BYTES).ok();
+        let size = size.and_then(|text| text.parse().ok());
+        return Ok(size.unwrap_or(DEFAULT_MEMORY_BYTES));
+    }
+    // The emulator of a BM1684X has no more, and keeps some of it.
+    const KEPT_BYTES: u64 = 128 << 20;
+    let bytes = options.memory_bytes.unwrap_or(DEFAULT_MEMORY_BYTES);
+    if sdk.kind == SdkKind::Emulator && bytes > DEFAULT_MEMORY_BYTES {
+        let why = format!(
+            "an emulated {} has {} GiB of memory and no more",
+            sdk.chip.name(),
+            DEFAULT_MEMORY_BYTES >> 30
+        );
+        return Err(Error::Operand(why));
+    }
+    Ok(bytes - KEPT_BYTES)
 }

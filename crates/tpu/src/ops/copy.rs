@@ -14,7 +14,7 @@ const DIMS: usize = 8;
 const INNER: usize = 4;
 /// The longest dim of a command that the kernel asks for.
 const MAX_DMA_DIM: usize = 32768;
-const CORES: usize = crate::launch::CORES as usize;
+const CORES: usize = 8;
 
 kernels! {
     StridedCopy = "strided_copy" {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use tt_kernels::Target;
+use tt_kernels::{Chip, Target};
 use tt_tpu::sdk::Sdk;
 
 /// Skips the rest where something is missing; under `CI` that is a failure.
@@ -25,9 +25,9 @@ macro_rules! or_skip {
 /// The program that runs those of the target's architecture, and where their libraries are.
 fn emulation(target: Target) -> (&'static str, &'static str) {
     match target {
-        Target::Bm1690 => ("qemu-riscv64", "/usr/riscv64-linux-gnu"),
-        Target::Bm1684x => ("qemu-aarch64", "/usr/aarch64-linux-gnu"),
-        Target::Emulator => unreachable!("runs here"),
+        Target::Chip(Chip::Bm1690) => ("qemu-riscv64", "/usr/riscv64-linux-gnu"),
+        Target::Chip(Chip::Bm1684x) => ("qemu-aarch64", "/usr/aarch64-linux-gnu"),
+        Target::Emulator(_) => unreachable!("runs here"),
     }
 }
 
@@ -80,18 +80,18 @@ fn loads_and_registers(target: Target) {
 
 #[test]
 fn a_bm1690_loads_the_module_and_every_kernel_registers() {
-    loads_and_registers(Target::Bm1690);
+    loads_and_registers(Target::Chip(Chip::Bm1690));
 }
 
 #[test]
 fn a_bm1684x_loads_the_module_and_every_kernel_registers() {
-    loads_and_registers(Target::Bm1684x);
+    loads_and_registers(Target::Chip(Chip::Bm1684x));
 }
 
 /// `kernels/checks.h`, under which the emulator runs all kernels, sees each rule broken.
 #[test]
 fn what_a_chip_minds_is_noticed() {
-    let compiler = or_skip!(Target::Emulator.compiler());
+    let compiler = or_skip!(Target::Emulator(Chip::Bm1690).compiler());
     let folder = tempfile::tempdir().unwrap();
     let called = [
         "tpu_gdma_cpy_S2L",

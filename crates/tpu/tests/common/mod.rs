@@ -8,12 +8,19 @@ use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, Layout};
 pub use host::*;
 use tt_cpu::View;
-use tt_tpu::{Error, Options, TpuDevice, TpuStorage};
+use tt_tpu::{Chip, Error, Options, TpuDevice, TpuStorage};
 
-/// The device, the same for all tests of a binary. Without the vendor's libraries a test says so and passes, but not in CI.
+/// The chip that is emulated.
+pub fn chip() -> Chip {
+    let named = std::env::var("TT_TPU_CHIP");
+    named.map_or(Chip::Bm1690, |name| name.parse().expect("a chip"))
+}
+
+/// The device, the same for all tests of a binary; `TT_TPU_CHIP` says of which chip. Without the vendor's libraries a test says so and passes, but not in CI.
 pub fn device() -> Option<TpuDevice> {
     let options = Options {
         cores: Some(2),
+        chip: Some(chip()),
         batched: std::env::var("TT_TPU_MODE").is_ok_and(|mode| mode == "batch"),
         ..Options::default()
     };

@@ -4,6 +4,7 @@
 mod common;
 
 mod fault;
+mod float_mode;
 mod memory;
 mod pollers;
 #[cfg(target_env = "gnu")]

@@ -2,11 +2,13 @@
 
 use std::hash::{Hash, Hasher};
 
-use crate::common::{device, fallbacks, launches, numbers, stored, unit_roundoff, upload, widened};
+use crate::common::{
+    chip, device, fallbacks, launches, numbers, stored, unit_roundoff, upload, widened,
+};
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, DType, Layout};
 use tt_cpu::{FusedOps, Write, reference};
-use tt_tpu::TpuStorage;
+use tt_tpu::{Chip, TpuStorage};
 
 fn wide(storage: &CpuStorage) -> Vec<f64> {
     widened(storage).into_iter().map(f64::from).collect()
@@ -132,7 +134,12 @@ fn long_sums_stay_exact() {
         return;
     }
     let error = error(9, 20_000, 11, [false, true], [DType::F32; 3], Write::Assign);
-    assert!(error < 1e-6, "{error:.1e}");
+    // A BM1690 adds many numbers up before it rounds, a BM1684X a few.
+    let tolerance = match chip() {
+        Chip::Bm1690 => 1e-6,
+        Chip::Bm1684x => 2e-6,
+    };
+    assert!(error < tolerance, "{error:.1e}");
 }
 
 #[test]

@@ -1,0 +1,214 @@
+//! The runtime of a BM1684X, `libbmlib.so`: raw functions, and the device of one core.
+//!
+//! Every status is 0 for success. Launches are queued; copies are made at once, by another engine than that of the kernels, so one
+//! to the device waits for what is queued. Source: the vendor's `bmlib_runtime.h`.
+//!
+//! The emulator computes in this process, with the kernels of the file that a variable names to it when it begins: a module
+//! that is loaded later is only looked at for its name. It ends the process where memory runs out, so what it has given is
+//! counted here.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void};
+use std::path::Path;
+use std::ptr::null_mut;
+use std::sync::{Mutex, PoisonError};
+
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+
+use super::{Module, Runtime, functions, library_error, load_module, succeeded};
+use crate::error::{Error, Result as DeviceResult};
+use crate::sdk::{Sdk, SdkKind};
+
+/// Names the file of kernels to the emulator.
+const FIRMWARE: &str = "TPUKERNEL_FIRMWARE_PATH";
+/// Not more at once: sizes have 32 bits.
+const MAX_BYTES: u64 = u32::MAX as u64;
+
+/// The device, as the library calls it.
+type Handle = *mut c_void;
+
+/// Device memory, as the library describes it. Passed by value.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct Memory {
+    address: u64,
+    reserved: c_uint,
+    /// Of a buffer that is shared with other devices.
+    file: c_int,
+    /// Three bits of kind, three of the heap.
+    flags: c_uint,
+    bytes: c_uint,
+}
+
+/// A kind of memory: the device's.
+const OF_THE_DEVICE: c_uint = 0;
+
+impl Memory {
+    /// Part of what `malloc` has given.
+    fn at(address: u64, bytes: usize) -> Self {
+        Self {
+            address,
+            reserved: 0,
+            file: 0,
+            flags: OF_THE_DEVICE,
+            bytes: bytes as c_uint,
+        }
+    }
+}
+
+functions! {
+    request = "bm_dev_request": fn(handle: *mut Handle, number: c_int) -> c_int;
+    malloc = "bm_malloc_device_byte": fn(handle: Handle, memory: *mut Memory, bytes: c_uint) -> c_int;
+    free = "bm_free_device": fn(handle: Handle, memory: Memory) -> ();
+    /// At once.
+    copy_to_device = "bm_memcpy_s2d": fn(handle: Handle, to: Memory, from: *const c_void) -> c_int;
+    /// At once.
+    copy_to_host = "bm_memcpy_d2s": fn(handle: Handle, to: *mut c_void, from: Memory) -> c_int;
+    load_module = "tpu_kernel_load_module_file": fn(handle: Handle, path: *const c_char) -> *mut c_void;
+    /// A name that is not there has a number, too, whose launch ends the process.
+    get_function = "tpu_kernel_get_function": fn(handle: Handle, module: *mut c_void, name: *const c_char) -> c_int;
+    /// Copies the arguments before it returns.
+    launch_async = "tpu_kernel_launch_async": fn(handle: Handle, function: c_int, args: *const c_void, bytes: usize) -> c_int;
+    sync = "tpu_kernel_sync": fn(handle: Handle) -> c_int;
+}
+
+/// The opened device.
+pub(super) struct Bmlib {
+    functions: Functions,
+    handle: Handle,
+    state: Mutex<State>,
+    /// Bytes that may be given in all.
+    room: u64,
+}
+
+#[derive(Default)]
+struct State {
+    /// Numbers of kernels.
+    kernels: HashMap<(Module, &'static CStr), c_int>,
+    /// What `malloc` has given, by address.
+    memory: HashMap<u64, Memory>,
+    bytes: u64,
+}
+
+// SAFETY: the library takes its handle from any thread.
+unsafe impl Send for Bmlib {}
+// SAFETY: one thread at a time calls.
+unsafe impl Sync for Bmlib {}
+
+impl Bmlib {
+    /// The device of this number with at most `room` bytes of memory; its emulator begins with the file `kernels`.
+    pub(super) fn open(sdk: &Sdk, number: usize, kernels: &Path, room: u64) -> DeviceResult<Self> {
+        if sdk.kind == SdkKind::Emulator {
+            begin_emulator(&sdk.emulator(), kernels.as_os_str())?;
+        }
+        let library = sdk.runtime();
+        let functions = Functions::load(&library).map_err(library_error(&library))?;
+        let mut handle = null_mut();
+        // SAFETY: the handle is written once.
+        let status = unsafe { (functions.request)(&mut handle, number as c_int) };
+        succeeded("open the device", status)?;
+        Ok(Self {
+            functions,
+            handle,
+            state: Mutex::default(),
+            room,
+        })
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn function(&self, module: Module, name: &'static CStr) -> c_int {
+        let mut state = self.state();
+        *state.kernels.entry((module, name)).or_insert_with(|| {
+            // SAFETY: the module was loaded by this device.
+            unsafe { (self.functions.get_function)(self.handle, module.0, name.as_ptr()) }
+        })
+    }
+}
+
+/// Our kernels are linked against the emulator, which is looked for by its name: so it must be there before. But not for all to
+/// see: the runtime would take it for a part of the program, and not look for our kernels.
+fn begin_emulator(emulator: &Path, kernels: &OsStr) -> DeviceResult<()> {
+    // SAFETY: once a process, before the library that reads it is loaded; Rust's own readers take a lock.
+    unsafe { std::env::set_var(FIRMWARE, kernels) };
+    // SAFETY: the vendor's initialisers have no precondition of ours.
+    let library = unsafe { Library::open(Some(emulator), RTLD_NOW | RTLD_LOCAL) };
+    // It stays as long as the process does.
+    std::mem::forget(library.map_err(library_error(emulator))?);
+    Ok(())
+}
+
+impl Runtime for Bmlib {
+    fn enter(&self) {}
+
+    fn malloc(&self, bytes: u64) -> Option<u64> {
+        let mut state = self.state();
+        if bytes > MAX_BYTES || state.bytes + bytes > self.room {
+            return None;
+        }
+        let mut memory = Memory::at(0, 0);
+        // SAFETY: the description is written on success.
+        let status = unsafe { (self.functions.malloc)(self.handle, &mut memory, bytes as c_uint) };
+        if status != 0 {
+            return None;
+        }
+        state.bytes += bytes;
+        state.memory.insert(memory.address, memory);
+        Some(memory.address)
+    }
+
+    unsafe fn free(&self, address: u64) {
+        let mut state = self.state();
+        if let Some(memory) = state.memory.remove(&address) {
+            state.bytes -= u64::from(memory.bytes);
+            // SAFETY: from `malloc`; nothing uses it, as the caller says.
+            unsafe { (self.functions.free)(self.handle, memory) };
+        }
+    }
+
+    unsafe fn copy_to_device(&self, address: u64, data: &[u8]) -> DeviceResult<()> {
+        // What is queued may still read what was there before.
+        self.wait()?;
+        let to = Memory::at(address, data.len());
+        let copy = self.functions.copy_to_device;
+        // SAFETY: there is memory of this size, as the caller says.
+        let status = unsafe { copy(self.handle, to, data.as_ptr().cast()) };
+        succeeded("copy to the device", status)
+    }
+
+    unsafe fn copy_to_host(&self, address: u64, out: &mut [u8]) -> DeviceResult<()> {
+        let from = Memory::at(address, out.len());
+        let copy = self.functions.copy_to_host;
+        // SAFETY: there is memory of this size, as the caller says; `out` has it, too.
+        let status = unsafe { copy(self.handle, out.as_mut_ptr().cast(), from) };
+        succeeded("copy to the host", status)
+    }
+
+    fn load(&self, path: &Path) -> DeviceResult<Module> {
+        // SAFETY: the file is an ELF library.
+        load_module(path, |name| unsafe {
+            (self.functions.load_module)(self.handle, name)
+        })
+    }
+
+    unsafe fn launch(&self, module: Module, name: &'static CStr, args: &[u8]) -> DeviceResult<()> {
+        let function = self.function(module, name);
+        let (bytes, args) = (args.len(), args.as_ptr().cast());
+        // SAFETY: the kernel exists with arguments of this size, as the caller says.
+        let status = unsafe { (self.functions.launch_async)(self.handle, function, args, bytes) };
+        if status == 0 {
+            return Ok(());
+        }
+        let call = name.to_str().unwrap_or("launch a kernel");
+        Err(Error::Runtime { call, status })
+    }
+
+    fn wait(&self) -> DeviceResult<()> {
+        // SAFETY: the device is open.
+        succeeded("wait for the device", unsafe {
+            (self.functions.sync)(self.handle)
+        })
+    }
+}
