@@ -2,7 +2,7 @@
 //! where there is a cross compiler for it. One that cannot be made is empty, and a text says why, which is what a user of
 //! `device=tpu` then reads.
 //!
-//! `emulator/pollers.c` is a library of its own, loaded before the emulator.
+//! `emulator/*.c` are libraries of their own, loaded beside the emulators.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -23,10 +23,10 @@ fn main() {
         let why_none = made.err().map(|error| error.to_string());
         if let Some(why) = &why_none {
             write(&name, &[]);
-            if target == Target::Emulator(Chip::Bm1690) {
+            if let Target::Emulator(chip) = target {
                 // A chip is what few have.
                 println!("cargo:warning=no kernels for the emulator of a TPU in this build: {why}");
-                write("pollers.so", &[]);
+                write(&pollers(chip).replace(".c", ".so"), &[]);
             }
         }
         let why_none = why_none.unwrap_or_default();
@@ -34,17 +34,21 @@ fn main() {
     }
 }
 
+/// What lets the emulator's threads rest.
+fn pollers(chip: Chip) -> &'static str {
+    match chip {
+        Chip::Bm1690 => "pollers.c",
+        Chip::Bm1684x => "cmodel_pollers.c",
+    }
+}
+
 fn compile(target: Target, out: &Path) -> Result<()> {
     let compiler = target.compiler()?;
-    if let Target::Emulator(_) = target {
+    if let Target::Emulator(chip) = target {
         runs_the_emulator()?;
-    }
-    if target == Target::Emulator(Chip::Bm1690) {
-        tt_kernels::compile_library(
-            &compiler,
-            "emulator/pollers.c".as_ref(),
-            &out.with_file_name("pollers.so"),
-        )?;
+        let source = Path::new("emulator").join(pollers(chip));
+        let made = out.with_file_name(pollers(chip)).with_extension("so");
+        tt_kernels::compile_library(&compiler, &source, &made)?;
     }
     target.compile(&compiler, "kernels".as_ref(), out)?;
     let module = fs::read(out).map_err(|cause| Error::Io {

@@ -8,7 +8,7 @@
 //! counted here.
 
 use std::collections::HashMap;
-use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::path::Path;
 use std::ptr::null_mut;
 use std::sync::{Mutex, PoisonError};
@@ -17,6 +17,7 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
 use super::{Module, Runtime, functions, library_error, load_module, succeeded};
 use crate::error::{Error, Result as DeviceResult};
+use crate::pollers;
 use crate::sdk::{Sdk, SdkKind};
 
 /// Names the file of kernels to the emulator.
@@ -99,7 +100,7 @@ impl Bmlib {
     /// The device of this number with at most `room` bytes of memory; its emulator begins with the file `kernels`.
     pub(super) fn open(sdk: &Sdk, number: usize, kernels: &Path, room: u64) -> DeviceResult<Self> {
         if sdk.kind == SdkKind::Emulator {
-            begin_emulator(&sdk.emulator(), kernels.as_os_str())?;
+            begin_emulator(&sdk.emulator(), kernels)?;
         }
         let library = sdk.runtime();
         let functions = Functions::load(&library).map_err(library_error(&library))?;
@@ -130,13 +131,16 @@ impl Bmlib {
 
 /// Our kernels are linked against the emulator, which is looked for by its name: so it must be there before. But not for all to
 /// see: the runtime would take it for a part of the program, and not look for our kernels.
-fn begin_emulator(emulator: &Path, kernels: &OsStr) -> DeviceResult<()> {
+fn begin_emulator(emulator: &Path, kernels: &Path) -> DeviceResult<()> {
     // SAFETY: once a process, before the library that reads it is loaded; Rust's own readers take a lock.
     unsafe { std::env::set_var(FIRMWARE, kernels) };
     // SAFETY: the vendor's initialisers have no precondition of ours.
     let library = unsafe { Library::open(Some(emulator), RTLD_NOW | RTLD_LOCAL) };
     // It stays as long as the process does.
-    std::mem::forget(library.map_err(library_error(emulator))?);
+    let handle = library.map_err(library_error(emulator))?.into_raw();
+    if let Some(folder) = kernels.parent() {
+        pollers::let_cmodel_rest(folder, handle);
+    }
     Ok(())
 }
 
