@@ -147,3 +147,32 @@ fn batches_make_the_same_bits_with_a_few_launches_a_step() {
     let weights = |run: &RunFolder| std::fs::read(run.final_checkpoint().join("model.safetensors"));
     assert!(weights(&batched).unwrap() == weights(&eager).unwrap());
 }
+
+/// The other chip, whose runtime, emulator and engines are others.
+#[test]
+fn a_bm1684x_follows_the_cpu() {
+    let Some(lab) = TpuPlace::open() else { return };
+    let more = [
+        "trainer.max_steps=3",
+        "trainer.eval_interval=null",
+        "trainer.sample.count=0",
+    ];
+    let chip = ["device=tpu", "device.chip=bm1684x", "device.fallback=error"];
+    let (cpu, _) = lab.train("cpu", CPU, &more);
+    let (tpu, _) = lab.train("tpu", &chip, &more);
+    let (expected, made) = (curve(&cpu), curve(&tpu));
+    assert_eq!(made.len(), 3);
+    for ((step, loss), (_, expected)) in made.into_iter().zip(expected) {
+        let error = (loss - expected).abs() / expected;
+        assert!(error <= F32_REL, "step {step}: {loss}, not {expected}");
+    }
+    let [batch, memory] = ["device.mode=batch", "device.memory_gb=8"];
+    let (batched, finished) = lab.train("batch", &chip, &[&more[..], &[batch]].concat());
+    let (_, launches) = kernels_and_launches(&finished);
+    assert!(launches <= 3 * 5, "{launches} launches in three steps");
+    assert_eq!(batched.timeless_rows(), tpu.timeless_rows());
+
+    let refused = [NANO, RUN, &chip, &[memory]].concat();
+    let refused = Running::start(lab.command(&refused)).finish();
+    refused.says("an emulated bm1684x has 4 GiB of memory and no more");
+}

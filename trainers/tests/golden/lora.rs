@@ -2,23 +2,25 @@
 
 use tt_models::{Architecture, LlamaConfig, Qwen2Config};
 use tt_tensor::Device;
-use tt_testkit::relative_l2;
+use tt_testkit::{on_each_device, relative_l2};
 
 use crate::batches::flat;
 use crate::check::Check;
 
-#[test]
-fn golden_lora_qwen2() {
-    check::<Qwen2Config>("lora_qwen2");
+on_each_device! {
+    #[full_on_tpu]
+    fn golden_lora_qwen2(device) {
+        check::<Qwen2Config>("lora_qwen2", device);
+    }
 }
 
 #[test]
 fn golden_lora_llama_all_linear() {
-    check::<LlamaConfig>("lora_llama_all_linear");
+    check::<LlamaConfig>("lora_llama_all_linear", Device::Cpu);
 }
 
-fn check<C: Architecture>(name: &str) {
-    let open = || Check::open::<C>(name, Device::Cpu);
+fn check<C: Architecture>(name: &str, device: Device) {
+    let open = || Check::open::<C>(name, device);
     let check = open().with_adapter("adapter_init");
     check.decay_rule();
     check.logits();
