@@ -9,12 +9,15 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
-use tt_kernels::Target;
+use tt_kernels::{Chip, Target};
 
 use crate::root;
 
 /// The file that kernels add their counts to.
 const VARIABLE: &str = "TT_TPU_COUNTS";
+
+/// Whose kernels count.
+const EMULATOR: Target = Target::Emulator(Chip::Bm1690);
 
 /// `[--counts FILE]`.
 pub fn print(arguments: &[&str]) -> Result<()> {
@@ -31,9 +34,9 @@ pub fn print(arguments: &[&str]) -> Result<()> {
 fn dry_run() -> Result<String> {
     let aside = tempfile::tempdir()?;
     let at = |name: &str| aside.path().join(name);
-    let (compiler, sources) = (Target::Emulator.compiler()?, root().join("crates/tpu"));
+    let (compiler, sources) = (EMULATOR.compiler()?, root().join("crates/tpu"));
     // Leaves a stub of the device's functions beside the module.
-    Target::Emulator.compile(&compiler, &sources.join("kernels"), &at("kernels.so"))?;
+    EMULATOR.compile(&compiler, &sources.join("kernels"), &at("kernels.so"))?;
     let mut compile = Command::new(&compiler);
     compile.args([
         "-O1",
@@ -52,7 +55,7 @@ fn dry_run() -> Result<String> {
     }
     compile.arg("-o").arg(at("dry_run"));
     compile.arg("-L").arg(aside.path());
-    compile.arg(format!("-l:{}", Target::Emulator.vendor_library()));
+    compile.arg(format!("-l:{}", EMULATOR.vendor_library()));
     compile.arg(format!("-Wl,-rpath,{}", aside.path().display()));
     ensure!(
         compile.arg("-lm").status()?.success(),
