@@ -43,4 +43,4 @@ pub use tape::{GradientHook, Tape};
 pub use tensor::Tensor;
 pub use tt_cpu::{AdamParams, CrossEntropyParams, Isa, IsaError, UpdateRule};
 pub use tt_meta::{MetaDevice, Usage};
-pub use tt_tpu::{Options as TpuOptions, TpuDevice};
+pub use tt_tpu::{Options as TpuOptions, TpuDevice, trace};

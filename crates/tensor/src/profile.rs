@@ -1,24 +1,31 @@
 //! Spans of time, while somebody asks for them: what was done, when and for how long, on which thread.
 //!
-//! Each launch of a kernel is one, named by the module of the operation (`fused::attention`), and each operation that the
-//! backward pass undoes. What stands above operations adds its own with [`span`]. While nothing is recorded a span is one
-//! look at a flag. A process has one record; a launch on a TPU ends when it is handed over, unless `device.sync` waits for it.
+//! Each operation is one, named by its module (`fused::attention`), and each operation that the backward pass undoes; on a TPU
+//! each launch, upload, download and wait of [`tt_tpu::trace`], within the operation that asked for it. What stands above
+//! operations adds its own with [`span`]. While nothing is recorded a span is one look at a flag. A process has one record.
 
 use std::borrow::Cow;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
+
+use tt_tpu::trace::{DeviceEvent, Work};
+
+use crate::Device;
+use crate::error::Result;
 
 static IS_ON: AtomicBool = AtomicBool::new(false);
 static RECORD: Mutex<Option<Record>> = Mutex::new(None);
 
 struct Record {
     begun: Instant,
+    device: Device,
     events: Vec<Event>,
 }
 
 /// A span that is over.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Event {
     /// What was done.
     pub name: Cow<'static, str>,
@@ -28,32 +35,52 @@ pub struct Event {
     pub start: Duration,
     /// How long it took.
     pub length: Duration,
-    /// Where: a number for each thread.
-    pub thread: u64,
+    /// Where.
+    pub thread: ThreadId,
+    /// What a TPU was given, and the time until its runtime had taken it.
+    pub work: Option<(Work, Duration)>,
 }
 
 /// What is being done; over when it is dropped.
 #[must_use]
 pub struct Span(Option<(Cow<'static, str>, &'static str, Instant)>);
 
-/// Records spans from now on.
-pub fn begin() {
+/// Records spans from now on, and what `device` does. Error: what it did before has failed.
+pub fn begin(device: Device) -> Result<()> {
+    if let Device::Tpu(tpu) = device {
+        tpu.begin_trace()?;
+    }
     *record() = Some(Record {
         begun: Instant::now(),
+        device,
         events: Vec::new(),
     });
     IS_ON.store(true, Ordering::Relaxed);
+    Ok(())
 }
 
-/// Stops recording, and gives the spans that are over, in the order in which they ended.
+/// Stops recording, and gives the spans that are over: in the order in which they ended, those of a TPU behind the others.
 pub fn end() -> Vec<Event> {
     IS_ON.store(false, Ordering::Relaxed);
-    record().take().map_or_else(Vec::new, |it| it.events)
+    let Some(mut record) = record().take() else {
+        return Vec::new();
+    };
+    if let Device::Tpu(tpu) = record.device {
+        let of_device = tpu.end_trace().into_iter();
+        let of_device = of_device.map(|event| Event::of_device(event, record.begun));
+        record.events.extend(of_device);
+    }
+    record.events
 }
 
 /// Whether spans are recorded.
 pub fn is_on() -> bool {
     IS_ON.load(Ordering::Relaxed)
+}
+
+/// How long spans have been recorded, if they are.
+pub fn since_begin() -> Option<Duration> {
+    record().as_ref().map(|record| record.begun.elapsed())
 }
 
 /// Begins a span. Its name is asked for if spans are recorded.
@@ -70,6 +97,25 @@ pub(crate) fn kernel(module: &'static str) -> Span {
     })
 }
 
+impl Event {
+    fn of_device(event: DeviceEvent, begun: Instant) -> Self {
+        let (kind, name) = match &event.work {
+            Work::Launch(launch) => ("launch", launch.kernel),
+            Work::Upload { .. } => ("copy", "upload"),
+            Work::Download { .. } => ("copy", "download"),
+            Work::Wait => ("wait", "wait"),
+        };
+        Self {
+            name: name.into(),
+            kind,
+            start: event.start.saturating_duration_since(begun),
+            length: event.length,
+            thread: event.thread,
+            work: Some((event.work, event.queued)),
+        }
+    }
+}
+
 impl Drop for Span {
     fn drop(&mut self) {
         let Some((name, kind, start)) = self.0.take() else {
@@ -82,7 +128,8 @@ impl Drop for Span {
                 kind,
                 start: start.saturating_duration_since(record.begun),
                 length,
-                thread: thread(),
+                thread: std::thread::current().id(),
+                work: None,
             });
         }
     }
@@ -91,12 +138,4 @@ impl Drop for Span {
 /// A push leaves the record whole, whatever has become of who made it.
 fn record() -> MutexGuard<'static, Option<Record>> {
     RECORD.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn thread() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    thread_local! {
-        static OWN: u64 = NEXT.fetch_add(1, Ordering::Relaxed);
-    }
-    OWN.with(|own| *own)
 }

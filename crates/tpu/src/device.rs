@@ -9,6 +9,7 @@ use std::fmt;
 use std::ptr;
 use std::slice;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 use candle_core::DType;
 
@@ -20,6 +21,7 @@ use crate::flight::{FlightRecord, Wait};
 use crate::launch::{Header, Kernel};
 use crate::runtime::{Module, Runtime};
 use crate::storage::TpuStorage;
+use crate::trace::{DeviceEvent, Trace, TracedLaunch, Traffic, Work};
 
 mod open;
 
@@ -37,7 +39,9 @@ const STATE_WORDS: usize = 3;
 /// What has happened on the device so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// In tensors that exist.
+    /// In tensors that exist, as they were asked for.
+    pub tensor_bytes: u64,
+    /// The same, in the units in which memory is handed out.
     pub live_bytes: u64,
     pub peak_bytes: u64,
     /// Allocated from the runtime and waiting for reuse.
@@ -88,6 +92,8 @@ struct State {
     /// Those of batches that are queued.
     batches: Vec<ListMemory>,
     idle_lists: Vec<ListMemory>,
+    /// Of what is done from now on, if it is asked for.
+    trace: Option<Trace>,
     /// Data of uploads that may still be read.
     staging: Vec<Vec<u8>>,
     staged_bytes: u64,
@@ -108,7 +114,32 @@ impl TpuDevice {
 
     /// Waits until all that is queued has run. Error: a kernel has reported a fault.
     pub fn synchronize(self) -> Result<()> {
-        self.lock().wait(&*self.0.runtime)
+        let start = Instant::now();
+        let mut state = self.lock();
+        state.wait(&*self.0.runtime)?;
+        state.traced(start, Duration::ZERO, || Work::Wait);
+        Ok(())
+    }
+
+    /// Traces what is done from now on. Error: what was done before has failed.
+    pub fn begin_trace(self) -> Result<()> {
+        let mut state = self.lock();
+        state.wait(&*self.0.runtime)?;
+        state.trace = Some(Trace {
+            events: Vec::new(),
+            set_aside: state.batch.take(),
+        });
+        Ok(())
+    }
+
+    /// Ends the trace, and gives what has happened in it.
+    pub fn end_trace(self) -> Vec<DeviceEvent> {
+        let mut state = self.lock();
+        let Some(trace) = state.trace.take() else {
+            return Vec::new();
+        };
+        state.batch = trace.set_aside;
+        trace.events
     }
 
     /// `len` elements, their content unspecified.
@@ -135,7 +166,7 @@ impl TpuDevice {
         if data.is_empty() {
             return Ok(());
         }
-        let runtime = &*self.0.runtime;
+        let (runtime, start, bytes) = (&*self.0.runtime, Instant::now(), data.len() as u64);
         let mut state = self.lock();
         state.stats.uploads += 1;
         state.stats.uploaded_bytes += data.len() as u64;
@@ -146,9 +177,11 @@ impl TpuDevice {
         // What is collected may still use what was in that memory before.
         state.submit(runtime)?;
         state.copy_to_device(runtime, address, data)?;
-        if state.staged_bytes >= MAX_STAGED_BYTES {
+        let queued = start.elapsed();
+        if state.staged_bytes >= MAX_STAGED_BYTES || state.trace.is_some() {
             state.wait(runtime)?;
         }
+        state.traced(start, queued, || Work::Upload { bytes });
         Ok(())
     }
 
@@ -157,15 +190,19 @@ impl TpuDevice {
         let runtime = &*self.0.runtime;
         let mut state = self.lock();
         state.wait(runtime)?;
+        let start = Instant::now();
         if out.is_empty() {
             return Ok(());
         }
         state.stats.downloads += 1;
         state.stats.downloaded_bytes += out.len() as u64;
-        state.copy_to_host(runtime, address, out)
+        state.copy_to_host(runtime, address, out)?;
+        let bytes = out.len() as u64;
+        state.traced(start, Duration::ZERO, || Work::Download { bytes });
+        Ok(())
     }
 
-    pub(crate) fn launch<K: Kernel>(self, args: K) -> Result<()> {
+    pub(crate) fn launch<K: Kernel + Traffic>(self, args: K) -> Result<()> {
         let mut state = self.lock();
         let next = state.sequence.wrapping_add(1);
         match &self.0.injected {
@@ -181,7 +218,7 @@ impl TpuDevice {
         self.enqueue(&mut state, args)
     }
 
-    fn enqueue<K: Kernel>(self, state: &mut State, mut args: K) -> Result<()> {
+    fn enqueue<K: Kernel + Traffic>(self, state: &mut State, mut args: K) -> Result<()> {
         let runtime = &*self.0.runtime;
         state.sequence = state.sequence.wrapping_add(1);
         *args.header() = Header {
@@ -200,7 +237,21 @@ impl TpuDevice {
             batch.kernel(K::NAME, bytes_of(&args));
             return state.submit_if_full(runtime);
         }
+        let start = Instant::now();
         state.launch_now(runtime, &args)?;
+        if state.trace.is_some() {
+            let queued = start.elapsed();
+            state.run_to_end(runtime)?;
+            state.traced(start, queued, || {
+                Work::Launch(TracedLaunch {
+                    sequence,
+                    kernel: K::NAME,
+                    arguments: format!("{args:?}"),
+                    operands: args.operands(),
+                })
+            });
+            return state.wait(runtime);
+        }
         if self.0.options.synchronous || state.queued.len() >= MAX_QUEUED {
             state.wait(runtime)?;
         }
@@ -239,6 +290,7 @@ impl State {
             }
             None => self.alloc_fresh(runtime, class)?,
         };
+        self.stats.tensor_bytes += bytes;
         self.stats.live_bytes += class;
         self.stats.peak_bytes = self.stats.peak_bytes.max(self.stats.live_bytes);
         Ok(address)
@@ -328,6 +380,7 @@ impl State {
             return;
         }
         let class = class_bytes(bytes);
+        self.stats.tensor_bytes -= bytes;
         self.stats.live_bytes -= class;
         self.stats.free_bytes += class;
         self.free.entry(class).or_default().push(address);
@@ -348,13 +401,25 @@ impl State {
         unsafe { runtime.copy_to_device(self.words, &NONE) }
     }
 
-    /// Waits for the stream, then asks whether a kernel found something wrong.
-    fn wait(&mut self, runtime: &dyn Runtime) -> Result<()> {
-        self.submit(runtime)?;
+    /// Adds to the trace what began at `start` and is done now, if there is one.
+    fn traced(&mut self, start: Instant, queued: Duration, work: impl FnOnce() -> Work) {
+        if let Some(trace) = &mut self.trace {
+            trace.push(start, queued, work);
+        }
+    }
+
+    /// Waits for the stream.
+    fn run_to_end(&self, runtime: &dyn Runtime) -> Result<()> {
         let waiting = self.flight.waiting(Wait::Launches);
         let waited = runtime.wait();
         drop(waiting);
-        waited?;
+        waited
+    }
+
+    /// Waits for the stream, then asks whether a kernel found something wrong.
+    fn wait(&mut self, runtime: &dyn Runtime) -> Result<()> {
+        self.submit(runtime)?;
+        self.run_to_end(runtime)?;
         self.flight.done(self.sequence.into());
         self.staging.clear();
         self.staged_bytes = 0;

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use crate::launch::kernels;
+use crate::trace::Traffic;
 
 kernels! {
     /// Fails a check of the device's own.
@@ -16,6 +17,9 @@ kernels! {
     /// Never ends.
     InjectedHang = "injected_hang" {}
 }
+
+impl Traffic for InjectedAssert {}
+impl Traffic for InjectedHang {}
 
 pub(crate) const VARIABLE: &str = "TPU_TRAIN_INJECT_FAULT";
 

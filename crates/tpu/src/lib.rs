@@ -24,6 +24,7 @@ mod runtime;
 pub mod sdk;
 mod storage;
 pub mod streams;
+pub mod trace;
 
 pub use device::{DEFAULT_MEMORY_BYTES, EMULATOR_FOLDER, Options, Stats, TpuDevice, environment};
 pub use error::{Error, Result};

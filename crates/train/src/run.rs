@@ -30,7 +30,7 @@ use crate::state::{OptimizerState, TrainState};
 use crate::step::StepOutput;
 use crate::stop::StopFlag;
 use crate::token_ids::TokenIds;
-use crate::trace::Tracer;
+use crate::trace::{Tracer, Written};
 use crate::training::{StepTimes, Training};
 use crate::utilization::Utilization;
 use crate::validation::{Validation, sample, validate};
@@ -234,7 +234,7 @@ impl Run {
         self.validate_if_left_out()?;
         while !self.is_done() {
             if let Some(tracer) = &mut self.tracer {
-                tracer.before(self.training.step + 1);
+                tracer.before(&mut self.training)?;
             }
             // Waiting for data is part of a step: slow data must show in the tokens per second.
             let started = Instant::now();
@@ -284,12 +284,13 @@ impl Run {
         let (Some(tracer), Some(run_dir)) = (&mut self.tracer, &self.run_dir) else {
             return Ok(());
         };
-        let written = tracer.after(self.training.step, is_over, run_dir)?;
-        if let Some(path) = written {
+        let written = tracer.after(&mut self.training, is_over, run_dir)?;
+        if let Some(Written { trace, summary }) = written {
             self.metrics.message(&format!(
-                "trace written to {}; https://ui.perfetto.dev shows it",
-                path.display()
+                "trace written to {}; https://ui.perfetto.dev shows it, a summary is beside it",
+                trace.display()
             ));
+            self.metrics.message(&summary.of_a_step());
         }
         Ok(())
     }

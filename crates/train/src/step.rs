@@ -20,6 +20,7 @@ use crate::device_batch::DeviceBatch;
 use crate::error::{Error, Result};
 use crate::guard::Verdict;
 use crate::totals::{StepNumbers, Totals};
+use crate::trace::Moment;
 use crate::training::Training;
 
 /// What is to become of a step.
@@ -68,6 +69,7 @@ impl Training {
                 self.drop_gradients();
                 return Err(Error::Stopped);
             }
+            self.look_at_memory(Moment::BeforeForward);
             let begun = Instant::now();
             let span = profile::span("part", || "forward");
             let fwd = self.forward(&self.tape, self.step, share.index(micro));
@@ -75,10 +77,12 @@ impl Training {
             let part = loss(&fwd, &*self.model, &batch)?.checked()?;
             let forward_done = Instant::now();
             drop(span);
+            self.look_at_memory(Moment::AfterForward);
             let span = profile::span("part", || "backward");
             backward(&self.tape, &part.sum, seed)?;
             drop(span);
             self.reduce.end_pass();
+            self.look_at_memory(Moment::Outside);
             self.times.forward += forward_done - begun;
             self.times.backward += forward_done.elapsed();
             totals = Some(match totals {
@@ -128,6 +132,7 @@ impl Training {
             fused::clip_scale(&squares, &totals.divisor()?, self.clipping.max_norm)?;
         let numbers = self.reduce.numbers(totals.read(&grad_norm)?)?;
         let verdict = self.guard.judge(numbers.loss, numbers.grad_norm);
+        self.look_at_memory(Moment::Outside);
         self.times.optimizer += begun.elapsed();
         Ok(Judgement {
             numbers,
@@ -162,6 +167,7 @@ impl Training {
             Verdict::Stop(_) => self.drop_gradients(),
         }
         self.times.optimizer += begun.elapsed();
+        self.look_at_memory(Moment::Outside);
         Ok(StepOutput {
             numbers,
             lr,

@@ -1,19 +1,27 @@
 //! A trace of a few steps, as Chrome (`chrome://tracing`) and Perfetto read it: spans of the step and its parts, of modules
-//! forward and backward, of the gradients of operations, and of kernels, one within another.
+//! forward and backward, of the gradients of operations, and of kernels, one within another; on a TPU each launch and copy,
+//! and the device's memory by owner. Beside it a summary to read, for each step.
 //!
-//! Source: "Trace Event Format", complete events (`ph: X`), times in microseconds.
+//! Source: "Trace Event Format", complete events (`ph: X`) and counters (`ph: C`), times in microseconds.
+
+mod chrome;
+mod memory;
+mod place;
+mod summary;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 use tt_nn::{Hooks, ModulePath};
 use tt_tensor::Tensor;
-use tt_tensor::profile::{self, Event, Span};
+use tt_tensor::profile::{self, Span};
 
 use crate::error::Result;
+use crate::training::Training;
+pub(crate) use memory::{MemoryRecord, Moment};
+use summary::Summary;
 
 const FOLDER: &str = "profile";
 
@@ -61,6 +69,12 @@ pub(crate) struct Tracer {
     first: u64,
 }
 
+/// What has been written.
+pub(crate) struct Written {
+    pub(crate) trace: PathBuf,
+    pub(crate) summary: Summary,
+}
+
 impl Tracer {
     pub(crate) fn new(config: ProfileConfig) -> Self {
         Self {
@@ -70,68 +84,80 @@ impl Tracer {
         }
     }
 
-    /// Before step `step` of the run.
-    pub(crate) fn before(&mut self, step: u64) {
+    /// Before the next step.
+    pub(crate) fn before(&mut self, training: &mut Training) -> Result<()> {
         self.begun += 1;
         if self.begun == self.config.first_step {
-            self.first = step;
-            profile::begin();
+            self.first = training.step + 1;
+            profile::begin(training.device)?;
+            training.memory = MemoryRecord::of(training);
         }
+        Ok(())
     }
 
-    /// After step `step`, or when there will be no more. Gives what was written, if this was the last to be traced.
+    /// After a step, or when there will be no more. Gives what was written, if this was the last to be traced.
     pub(crate) fn after(
         &mut self,
-        step: u64,
+        training: &mut Training,
         is_over: bool,
         run_dir: &Path,
-    ) -> Result<Option<PathBuf>> {
+    ) -> Result<Option<Written>> {
         let is_last = self.begun + 1 >= self.config.first_step + self.config.num_steps;
         if !profile::is_on() || !(is_last || is_over) {
             return Ok(None);
         }
+        let events = profile::end();
+        let samples = training.memory.take();
+        let samples = samples.map_or_else(Vec::new, |record| record.samples());
+        let summary = Summary::of(&events, &samples);
         let folder = run_dir.join(FOLDER);
-        let path = folder.join(format!("steps-{:08}-{step:08}.json", self.first));
+        let name = format!("steps-{:08}-{:08}", self.first, training.step);
+        let trace = folder.join(format!("{name}.json"));
         tt_disk::create_dir(&folder)?;
-        tt_disk::write_file(&path, chrome(&profile::end()).to_string().as_bytes())?;
-        Ok(Some(path))
+        let json = chrome::trace(&events, &samples);
+        tt_disk::write_file(&trace, json.to_string().as_bytes())?;
+        let text = folder.join(format!("{name}.txt"));
+        tt_disk::write_file(&text, summary.to_string().as_bytes())?;
+        Ok(Some(Written { trace, summary }))
     }
 }
 
-fn chrome(events: &[Event]) -> Value {
-    let events = events.iter().map(|event| {
-        json!({
-            "name": event.name,
-            "cat": event.kind,
-            "ph": "X",
-            "ts": event.start.as_nanos() as f64 / 1e3,
-            "dur": event.length.as_nanos() as f64 / 1e3,
-            "pid": 1,
-            "tid": event.thread,
-        })
-    });
-    json!({"displayTimeUnit": "ms", "traceEvents": events.collect::<Vec<_>>()})
+/// Makes spans of modules, which lie within one another, and looks at the memory between them.
+pub(crate) struct ModuleSpans {
+    open: Mutex<Vec<Span>>,
+    memory: Option<Arc<MemoryRecord>>,
 }
 
-/// Makes spans of modules, which lie within one another.
-#[derive(Default)]
-pub(crate) struct ModuleSpans(Mutex<Vec<Span>>);
-
 impl ModuleSpans {
+    pub(crate) fn new(memory: Option<Arc<MemoryRecord>>) -> Self {
+        Self {
+            open: Mutex::default(),
+            memory,
+        }
+    }
+
     fn enter(&self, kind: &'static str, module: &ModulePath) {
         let span = profile::span(kind, || match module.as_str() {
             "" => "model".to_owned(),
             path => path.to_owned(),
         });
         self.spans().push(span);
+        self.look();
     }
 
     fn exit(&self) {
+        self.look();
         drop(self.spans().pop());
     }
 
+    fn look(&self) {
+        if let Some(memory) = &self.memory {
+            memory.sample(Moment::InPass);
+        }
+    }
+
     fn spans(&self) -> std::sync::MutexGuard<'_, Vec<Span>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

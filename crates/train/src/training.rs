@@ -14,7 +14,7 @@ use crate::adapted::Adapted;
 use crate::guard::StepGuard;
 use crate::reduce::{Local, Ranks, Reduce};
 use crate::stop::StopFlag;
-use crate::trace::ModuleSpans;
+use crate::trace::{MemoryRecord, ModuleSpans, Moment};
 
 /// Model, parameters, optimizers and position of a run.
 pub struct Training {
@@ -58,6 +58,8 @@ pub struct Training {
     pub(crate) tape: Tape,
     /// Of the step that is being made.
     pub(crate) times: StepTimes,
+    /// Of the steps that are traced.
+    pub(crate) memory: Option<Arc<MemoryRecord>>,
 }
 
 /// What the parts of a step took.
@@ -110,6 +112,7 @@ impl Training {
             histograms: None,
             tape: Tape::new(),
             times: StepTimes::default(),
+            memory: None,
         }
     }
 
@@ -133,13 +136,20 @@ impl Training {
         self.tape.on_gradient(hook);
     }
 
+    /// For a trace, if one is taken.
+    pub(crate) fn look_at_memory(&self, moment: Moment) {
+        if let Some(memory) = &self.memory {
+            memory.look_at(self, moment);
+        }
+    }
+
     /// The context in which micro-batch `micro` is trained on once `steps` are done.
     pub(crate) fn forward(&self, tape: &Tape, steps: u64, micro: usize) -> Forward {
         let seed = self.seed.fold_str("dropout").fold(steps);
         let fwd = Forward::training(&self.params, tape, seed.fold(micro as u64))
             .with_precision(self.precision);
         let fwd = if profile::is_on() {
-            fwd.with_hooks(Arc::new(ModuleSpans::default()))
+            fwd.with_hooks(Arc::new(ModuleSpans::new(self.memory.clone())))
         } else {
             fwd
         };

@@ -152,6 +152,7 @@ impl Inner {
             queued: Vec::new(),
             batch: (options.batched && !options.synchronous).then(|| Batch::new(&kernels.batched)),
             batches: Vec::new(),
+            trace: None,
             idle_lists: Vec::new(),
             staging: Vec::new(),
             staged_bytes: 0,

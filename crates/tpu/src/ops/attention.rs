@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::launch::{code, kernels};
 use crate::ops::operand::{Heads, dense, ensure, output};
 use crate::storage::TpuStorage;
+use crate::trace::{F32, Operand, Traffic, U32};
 
 type Tpu<'a> = View<'a, TpuStorage>;
 
@@ -67,6 +68,78 @@ kernels! {
         delta: u64,
         dk: u64,
         dv: u64,
+    }
+}
+
+impl Problem {
+    fn queries_shape(&self) -> [i64; 4] {
+        [self.batch, self.queries, self.heads, self.head_dim].map(i64::from)
+    }
+
+    fn keys_shape(&self) -> [i64; 4] {
+        [self.batch, self.keys, self.kv_heads, self.head_dim].map(i64::from)
+    }
+
+    /// Of one number for each query and head.
+    fn rows_shape(&self) -> [i64; 3] {
+        [self.batch, self.heads, self.queries].map(i64::from)
+    }
+
+    /// What every kernel of the family reads.
+    fn operands(&self) -> Vec<Operand> {
+        let mut operands = vec![
+            Operand::read("q", self.queries_shape(), self.dtype),
+            Operand::read("k", self.keys_shape(), self.dtype),
+            Operand::read("v", self.keys_shape(), self.dtype),
+        ];
+        if self.q_segments != 0 {
+            let [batch, queries, keys] = [self.batch, self.queries, self.keys].map(i64::from);
+            operands.push(Operand::read("q_segments", [batch, queries], U32));
+            operands.push(Operand::read("k_segments", [batch, keys], U32));
+        }
+        operands
+    }
+}
+
+impl Traffic for Attention {
+    fn operands(&self) -> Vec<Operand> {
+        let it = &self.problem;
+        let mut operands = it.operands();
+        operands.extend([
+            Operand::write("out", it.queries_shape(), it.dtype),
+            Operand::write("lse", it.rows_shape(), F32),
+        ]);
+        operands
+    }
+}
+
+impl Traffic for AttentionDq {
+    fn operands(&self) -> Vec<Operand> {
+        let it = &self.problem;
+        let mut operands = it.operands();
+        operands.extend([
+            Operand::read("out", it.queries_shape(), it.dtype),
+            Operand::read("lse", it.rows_shape(), F32),
+            Operand::read("dout", it.queries_shape(), it.dtype),
+            Operand::write("dq", it.queries_shape(), it.dtype),
+            Operand::write("delta", it.rows_shape(), F32),
+        ]);
+        operands
+    }
+}
+
+impl Traffic for AttentionDkv {
+    fn operands(&self) -> Vec<Operand> {
+        let it = &self.problem;
+        let mut operands = it.operands();
+        operands.extend([
+            Operand::read("lse", it.rows_shape(), F32),
+            Operand::read("dout", it.queries_shape(), it.dtype),
+            Operand::read("delta", it.rows_shape(), F32),
+            Operand::write("dk", it.keys_shape(), it.dtype),
+            Operand::write("dv", it.keys_shape(), it.dtype),
+        ]);
+        operands
     }
 }
 

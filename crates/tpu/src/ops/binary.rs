@@ -9,6 +9,7 @@ use crate::launch::{code, kernels};
 use crate::ops::copy::{contiguous, one_or_all};
 use crate::ops::operand::ensure;
 use crate::storage::{TpuStorage, elements, start};
+use crate::trace::{Operand, Traffic};
 
 kernels! {
     Binary = "binary" {
@@ -34,6 +35,30 @@ kernels! {
         n: u64,
         condition_dtype: u32,
         dtype: u32,
+    }
+}
+
+impl Traffic for Binary {
+    fn operands(&self) -> Vec<Operand> {
+        let n = self.n as i64;
+        let elements = |is_scalar| [if is_scalar == 1 { 1 } else { n }];
+        vec![
+            Operand::read("a", elements(self.a_is_scalar), self.a_dtype),
+            Operand::read("b", elements(self.b_is_scalar), self.b_dtype),
+            Operand::write("y", [n], self.y_dtype),
+        ]
+    }
+}
+
+impl Traffic for Where {
+    fn operands(&self) -> Vec<Operand> {
+        let n = [self.n as i64];
+        vec![
+            Operand::read("condition", n, self.condition_dtype),
+            Operand::read("a", n, self.dtype),
+            Operand::read("b", n, self.dtype),
+            Operand::write("y", n, self.dtype),
+        ]
     }
 }
 

@@ -8,6 +8,7 @@ use tt_cpu::View;
 use crate::error::{Error, Result};
 use crate::launch::kernels;
 use crate::storage::{TpuStorage, element_bytes, elements};
+use crate::trace::{Access, Operand, Traffic};
 
 const DIMS: usize = 8;
 /// Dims that one command of the DMA engine has.
@@ -27,6 +28,21 @@ kernels! {
         /// Of an element.
         bytes: u32,
         reserved: u32,
+    }
+}
+
+impl Traffic for StridedCopy {
+    fn operands(&self) -> Vec<Operand> {
+        let shape = self.shape.map(i64::from);
+        // What is repeated is there once.
+        let mut read = shape;
+        for (size, stride) in read.iter_mut().zip(self.src_stride) {
+            *size = if stride == 0 { 1 } else { *size };
+        }
+        vec![
+            Operand::of_bytes("src", Access::Read, read, self.bytes),
+            Operand::of_bytes("dst", Access::Write, shape, self.bytes),
+        ]
     }
 }
 

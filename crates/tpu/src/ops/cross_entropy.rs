@@ -11,6 +11,7 @@ use crate::ops::matmul;
 use crate::ops::operand::{ensure, output};
 use crate::ops::reduce;
 use crate::storage::{TpuStorage, elements};
+use crate::trace::{F32, I32, Operand, Traffic};
 
 /// Logits of a chunk: 16 MiB, or the least rows.
 const CHUNK_LOGITS: usize = 1 << 22;
@@ -34,6 +35,21 @@ kernels! {
         grad_dtype: u32,
         grad_scale: f32,
         reserved: u32,
+    }
+}
+
+impl Traffic for CrossEntropy {
+    fn operands(&self) -> Vec<Operand> {
+        let logits = [self.rows, self.vocab];
+        let mut operands = vec![
+            Operand::read("logits", logits, F32),
+            Operand::read("labels", [self.rows], I32),
+            Operand::write("stats", [3, self.rows], F32),
+        ];
+        if self.grad != 0 {
+            operands.push(Operand::write("grad", logits, self.grad_dtype));
+        }
+        operands
     }
 }
 

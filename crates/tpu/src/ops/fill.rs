@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::launch::{code, kernels};
 use crate::ops::copy::{self, Dim};
 use crate::storage::{TpuStorage, elements};
+use crate::trace::{Operand, Traffic};
 
 kernels! {
     Fill = "fill" {
@@ -15,6 +16,12 @@ kernels! {
         /// Of one element.
         bits: u32,
         dtype: u32,
+    }
+}
+
+impl Traffic for Fill {
+    fn operands(&self) -> Vec<Operand> {
+        vec![Operand::write("y", [self.n as i64], self.dtype)]
     }
 }
 

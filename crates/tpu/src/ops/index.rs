@@ -11,6 +11,7 @@ use crate::ops::copy::{self, contiguous};
 use crate::ops::operand::ensure;
 use crate::ops::unary;
 use crate::storage::{TpuStorage, elements, start};
+use crate::trace::{I32, Operand, Traffic};
 
 /// `rows_by_index_t` of `kernels/index.c`, behind the header.
 #[repr(C)]
@@ -66,6 +67,42 @@ kernels! {
         dtype: u32,
         x_bytes: u64,
         y_bytes: u64,
+    }
+}
+
+impl Traffic for SelectRows {
+    fn operands(&self) -> Vec<Operand> {
+        let it = &self.rows;
+        let rows = [it.outer, it.count, it.width];
+        vec![
+            Operand::read("x", rows, it.x_dtype),
+            Operand::read("index", [it.count], I32),
+            Operand::write("y", rows, it.y_dtype),
+        ]
+    }
+}
+
+impl Traffic for AddRows {
+    fn operands(&self) -> Vec<Operand> {
+        let it = &self.rows;
+        let rows = [it.outer, it.count, it.width];
+        vec![
+            Operand::read("x", rows, it.x_dtype),
+            Operand::read("index", [it.count], I32),
+            Operand::update("y", rows, it.y_dtype),
+        ]
+    }
+}
+
+impl Traffic for ByElement {
+    fn operands(&self) -> Vec<Operand> {
+        let elements = [self.outer, self.count, self.inner];
+        let adds = self.op == Element::ScatterAdd as u32;
+        vec![
+            Operand::read("x", elements, self.dtype),
+            Operand::read("index", elements, I32),
+            Operand::result("y", elements, self.dtype, adds),
+        ]
     }
 }
 

@@ -9,6 +9,7 @@ use crate::ops::copy::{Contiguous, contiguous};
 use crate::ops::fill::fill_view;
 use crate::ops::operand::ensure;
 use crate::storage::{TpuStorage, start};
+use crate::trace::{Operand, Traffic};
 
 const BATCH_DIMS: usize = 4;
 
@@ -32,6 +33,29 @@ kernels! {
         dtype: u32,
         out_dtype: u32,
         accumulate: u32,
+    }
+}
+
+impl Traffic for Matmul {
+    fn operands(&self) -> Vec<Operand> {
+        let [m, n, k] = [self.m, self.n, self.k].map(i64::from);
+        let batch = self.batch.map(i64::from);
+        // What the matrices of a batch share is there once.
+        let matrices = |strides: [i64; BATCH_DIMS]| {
+            let own = batch.iter().zip(strides).filter(|(_, stride)| *stride != 0);
+            own.map(|(size, _)| size).product::<i64>()
+        };
+        let (of_a, of_b) = (matrices(self.a_batch), matrices(self.b_batch));
+        vec![
+            Operand::read("a", [of_a, m, k], self.a_dtype),
+            Operand::read("b", [of_b, k, n], self.b_dtype),
+            Operand::result(
+                "out",
+                [batch.iter().product(), m, n],
+                self.out_dtype,
+                self.accumulate == 1,
+            ),
+        ]
     }
 }
 

@@ -10,6 +10,7 @@ use crate::ops::fill::fill;
 use crate::ops::operand::{dense, ensure, output};
 use crate::ops::reduce;
 use crate::storage::{TpuStorage, elements, start};
+use crate::trace::{F32, Operand, Traffic};
 
 kernels! {
     RmsNorm = "rms_norm" {
@@ -38,6 +39,37 @@ kernels! {
         dim: i64,
         x_dtype: u32,
         dy_dtype: u32,
+    }
+}
+
+impl Traffic for RmsNorm {
+    fn operands(&self) -> Vec<Operand> {
+        let (rows, dim) = (self.rows, self.dim);
+        vec![
+            Operand::read("x", [rows, dim], self.x_dtype),
+            Operand::read("weight", [dim], F32),
+            Operand::write("inv_rms", [rows], F32),
+            Operand::write("y", [rows, dim], self.y_dtype),
+        ]
+    }
+}
+
+impl Traffic for RmsNormBackward {
+    fn operands(&self) -> Vec<Operand> {
+        let (rows, dim) = (self.rows, self.dim);
+        let mut operands = vec![
+            Operand::read("x", [rows, dim], self.x_dtype),
+            Operand::read("weight", [dim], F32),
+            Operand::read("inv_rms", [rows], F32),
+            Operand::read("dy", [rows, dim], self.dy_dtype),
+        ];
+        if self.dx != 0 {
+            operands.push(Operand::write("dx", [rows, dim], self.x_dtype));
+        }
+        if self.products != 0 {
+            operands.push(Operand::write("products", [rows, dim], F32));
+        }
+        operands
     }
 }
 

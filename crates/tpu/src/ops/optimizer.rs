@@ -10,6 +10,7 @@ use crate::ops::operand::{dense, ensure, output};
 use crate::ops::reduce::{self, Op};
 use crate::ops::{binary, copy, fill, unary};
 use crate::storage::{TpuStorage, elements};
+use crate::trace::{F32, Operand, Traffic};
 
 const MAX_STATES: usize = UpdateRule::MAX_STATES;
 const COEFFICIENTS: usize = 7;
@@ -27,6 +28,20 @@ kernels! {
         l2: f32,
         keep: f32,
         c: [f32; COEFFICIENTS],
+    }
+}
+
+impl Traffic for OptimizerStep {
+    fn operands(&self) -> Vec<Operand> {
+        let n = [self.n as i64];
+        let mut operands = vec![
+            Operand::update("param", n, F32),
+            Operand::read("grad", n, F32),
+            Operand::read("grad_scale", [1], F32),
+        ];
+        let states = self.state_dtype.iter().take(self.num_states as usize);
+        operands.extend(states.map(|dtype| Operand::update("state", n, *dtype)));
+        operands
     }
 }
 

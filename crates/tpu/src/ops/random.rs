@@ -7,6 +7,7 @@ use crate::launch::{code, kernels};
 use crate::ops::copy::contiguous;
 use crate::ops::operand::{ensure, output};
 use crate::storage::{TpuStorage, elements, start};
+use crate::trace::{Operand, Traffic};
 
 /// Counters of blocks are 32 bits on the device.
 const MAX_ELEMENTS: usize = 1 << 33;
@@ -20,6 +21,16 @@ kernels! {
         stream: u64,
         p: f32,
         dtype: u32,
+    }
+}
+
+impl Traffic for Dropout {
+    fn operands(&self) -> Vec<Operand> {
+        let n = [self.n as i64];
+        vec![
+            Operand::read("x", n, self.dtype),
+            Operand::write("y", n, self.dtype),
+        ]
     }
 }
 

@@ -10,6 +10,7 @@ use crate::ops::copy::{self, Dim, contiguous};
 use crate::ops::operand::ensure;
 use crate::ops::unary;
 use crate::storage::{TpuStorage, elements, start};
+use crate::trace::{Operand, Traffic};
 
 /// Rows that a single long one is cut into, and the length from which it is: enough for all lanes of all cores.
 const PIECES: usize = 512;
@@ -39,6 +40,25 @@ kernels! {
         y_dtype: u32,
         accumulate: u32,
         reserved: u32,
+    }
+}
+
+impl Traffic for ReduceRows {
+    fn operands(&self) -> Vec<Operand> {
+        vec![
+            Operand::read("x", [self.rows, self.len], self.x_dtype),
+            Operand::write("y", [self.rows], self.y_dtype),
+        ]
+    }
+}
+
+impl Traffic for SumColumns {
+    fn operands(&self) -> Vec<Operand> {
+        let (outer, cols) = (self.outer, self.cols);
+        vec![
+            Operand::read("x", [outer, self.len, cols], self.x_dtype),
+            Operand::result("y", [outer, cols], self.y_dtype, self.accumulate == 1),
+        ]
     }
 }
 

@@ -9,6 +9,7 @@ use crate::ops::copy::contiguous;
 use crate::ops::index::Indices;
 use crate::ops::operand::{Heads, ensure, output};
 use crate::storage::{TpuStorage, start};
+use crate::trace::{F32, Operand, Traffic, U32};
 
 /// What the lanes' memory holds.
 const MAX_DIM: usize = 2048;
@@ -33,6 +34,20 @@ kernels! {
         dim: i32,
         inverse: u32,
         dtype: u32,
+    }
+}
+
+impl Traffic for Rope {
+    fn operands(&self) -> Vec<Operand> {
+        let [batch, tokens, heads, dim] =
+            [self.batch, self.tokens, self.heads, self.dim].map(i64::from);
+        vec![
+            Operand::read("x", [batch, tokens, heads, dim], self.dtype),
+            Operand::read("cos", [self.size, dim / 2], F32),
+            Operand::read("sin", [self.size, dim / 2], F32),
+            Operand::read("positions", [batch, tokens], U32),
+            Operand::write("y", [batch, tokens, heads, dim], self.dtype),
+        ]
     }
 }
 

@@ -7,6 +7,7 @@ use crate::launch::{code, kernels};
 use crate::ops::copy::contiguous;
 use crate::ops::operand::ensure;
 use crate::storage::{TpuStorage, elements, start};
+use crate::trace::{Operand, Traffic};
 
 kernels! {
     Swiglu = "swiglu" {
@@ -27,6 +28,30 @@ kernels! {
         n: u64,
         dtype: u32,
         reserved: u32,
+    }
+}
+
+impl Traffic for Swiglu {
+    fn operands(&self) -> Vec<Operand> {
+        let n = [self.n as i64];
+        vec![
+            Operand::read("gate", n, self.dtype),
+            Operand::read("up", n, self.dtype),
+            Operand::write("y", n, self.dtype),
+        ]
+    }
+}
+
+impl Traffic for SwigluBackward {
+    fn operands(&self) -> Vec<Operand> {
+        let n = [self.n as i64];
+        vec![
+            Operand::read("gate", n, self.dtype),
+            Operand::read("up", n, self.dtype),
+            Operand::read("dy", n, self.dtype),
+            Operand::write("dgate", n, self.dtype),
+            Operand::write("dup", n, self.dtype),
+        ]
     }
 }
 

@@ -8,6 +8,7 @@ use crate::launch::{code, kernels};
 use crate::ops::copy::contiguous;
 use crate::ops::operand::ensure;
 use crate::storage::{TpuStorage, elements, start};
+use crate::trace::{Operand, Traffic};
 
 kernels! {
     Unary = "unary" {
@@ -20,6 +21,16 @@ kernels! {
         p0: f32,
         p1: f32,
         reserved: u32,
+    }
+}
+
+impl Traffic for Unary {
+    fn operands(&self) -> Vec<Operand> {
+        let n = [self.n as i64];
+        vec![
+            Operand::read("x", n, self.x_dtype),
+            Operand::write("y", n, self.y_dtype),
+        ]
     }
 }
 

@@ -1,0 +1,78 @@
+//! Where in a step something was done: what its span lies within.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use tt_tensor::profile::Event;
+
+/// What an event lies within, the innermost of each kind.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Place<'a> {
+    /// Part of the step: `forward`, `backward`, `optimizer` ...
+    pub(super) part: Option<&'a str>,
+    pub(super) module: Option<&'a str>,
+    pub(super) operation: Option<&'a str>,
+    /// Index of the kernel's span.
+    pub(super) kernel: Option<usize>,
+}
+
+/// The place of each event, in their order.
+pub(super) fn places(events: &[Event]) -> Vec<Place<'_>> {
+    let mut threads: HashMap<_, Vec<usize>> = HashMap::new();
+    for (index, event) in events.iter().enumerate() {
+        threads.entry(event.thread).or_default().push(index);
+    }
+    let mut places = vec![Place::default(); events.len()];
+    for mut order in threads.into_values() {
+        // What begins first, and of those the longest, is around the others.
+        order.sort_by_key(|&index| {
+            let event = &events[index];
+            (event.start, std::cmp::Reverse(event.length))
+        });
+        let mut around: Vec<usize> = Vec::new();
+        for index in order {
+            let event = &events[index];
+            while around
+                .last()
+                .is_some_and(|&it| end(&events[it]) <= event.start)
+            {
+                around.pop();
+            }
+            let outer = around
+                .last()
+                .map(|&it| within(it, &events[it], &places[it]));
+            places[index] = outer.unwrap_or_default();
+            around.push(index);
+        }
+    }
+    places
+}
+
+fn end(event: &Event) -> std::time::Duration {
+    event.start + event.length
+}
+
+/// The place of what lies directly within the event at `index`.
+fn within<'a>(index: usize, event: &'a Event, place: &Place<'a>) -> Place<'a> {
+    let name = Some(match &event.name {
+        Cow::Borrowed(name) => *name,
+        Cow::Owned(name) => name.as_str(),
+    });
+    let place = place.clone();
+    match event.kind {
+        "part" => Place {
+            part: name,
+            ..place
+        },
+        "module" | "module backward" => Place {
+            module: name,
+            ..place
+        },
+        "kernel" => Place {
+            operation: name,
+            kernel: Some(index),
+            ..place
+        },
+        _ => place,
+    }
+}
