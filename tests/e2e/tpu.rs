@@ -108,7 +108,7 @@ fn bf16_follows_the_cpu_within_the_bound_of_its_golden_case() {
 }
 
 /// Of what is printed at the end: kernels and launches.
-fn kernels_and_launches(finished: &Finished) -> (u64, u64) {
+pub fn kernels_and_launches(finished: &Finished) -> (u64, u64) {
     let line = finished
         .stdout
         .lines()

@@ -8,6 +8,7 @@
 
 mod batch;
 mod candle;
+pub mod chip;
 mod device;
 mod error;
 mod exit;

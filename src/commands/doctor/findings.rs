@@ -10,6 +10,8 @@ pub(super) enum State {
     Ok,
     /// It is not there, and nothing else needs it.
     Missing,
+    /// It works, and may be why something else does not.
+    Doubt,
     /// It is there and does not work.
     Problem,
 }
@@ -59,6 +61,7 @@ impl Findings {
             let mark = match row.state {
                 State::Ok => ' ',
                 State::Missing => '-',
+                State::Doubt => '?',
                 State::Problem => '!',
             };
             table.row([&format!("{mark} {}", row.name), &row.text]);

@@ -4,6 +4,7 @@
 //! work, or does not fit together, is a problem, and the exit code is 1. The device is opened in a process of its own with
 //! a timeout, as a broken library may end or hang whoever loads it.
 
+mod chip;
 mod findings;
 mod kernels;
 mod machine;
@@ -73,10 +74,12 @@ fn tpu_rows(findings: &mut Findings) {
     let version = sdk.version.as_deref().unwrap_or("of unknown version");
     let text = format!("{kind} {version} in {}", sdk.folder.display());
     findings.row(TPU, "libraries", State::Ok, text);
+    let mut vendors = None;
     match Kernels::find(&sdk) {
         Ok(kernels) => {
-            let with = kernels
-                .vendors
+            vendors = kernels.vendors;
+            let with = vendors
+                .as_ref()
                 .map(|path| format!(", with {}", path.display()));
             let text = format!(
                 "for the {}{}",
@@ -87,12 +90,15 @@ fn tpu_rows(findings: &mut Findings) {
         }
         Err(error) => findings.row(TPU, "kernels", State::Problem, error.to_string()),
     }
+    let versions = chip::rows(findings, &sdk, vendors.as_deref());
     for result in probe::run() {
         let state = match result.error {
+            None if result.is_unknown => State::Missing,
             None => State::Ok,
             Some(_) => State::Problem,
         };
         let text = result.error.unwrap_or(result.text);
         findings.row(TPU, &result.group, state, text);
     }
+    chip::fit(findings, &versions);
 }

@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use tt_tensor::{Device, TpuDevice, TpuOptions};
+use tt_tpu::chip;
+use tt_tpu::sdk::{Sdk, SdkKind};
 
 use super::kernels::{GROUPS, Group};
 use crate::failure::Failure;
@@ -32,6 +34,8 @@ pub(super) struct Outcome {
     pub(super) group: String,
     pub(super) text: String,
     pub(super) error: Option<String>,
+    /// It was asked for, and nobody knows.
+    pub(super) is_unknown: bool,
 }
 
 impl Outcome {
@@ -40,6 +44,7 @@ impl Outcome {
             group: group.into(),
             text: String::new(),
             error: Some(error.into()),
+            is_unknown: false,
         }
     }
 }
@@ -145,6 +150,7 @@ pub(super) fn work(file: &Path) -> Result<ExitCode, Failure> {
         group: DEVICE.to_owned(),
         text: format!("opened in {} ms", begun.elapsed().as_millis()),
         error: opened.as_ref().err().map(ToString::to_string),
+        is_unknown: false,
     }))?;
     let Ok(tpu) = opened else {
         return Ok(ExitCode::SUCCESS); // it is told
@@ -152,6 +158,20 @@ pub(super) fn work(file: &Path) -> Result<ExitCode, Failure> {
     for group in GROUPS {
         write(&Line::Begun(group.name.to_owned()))?;
         write(&Line::Ended(try_group(group, tpu)))?;
+    }
+    // Last, as it may hang, and all that matters has been told.
+    let sdk = Sdk::find().map_err(Failure::run)?;
+    if sdk.kind == SdkKind::Driver {
+        write(&Line::Begun("chip".to_owned()))?;
+        for fact in chip::of_runtime(&sdk, 0) {
+            let unknown = |looked_in| format!("unknown: not told by {looked_in}");
+            write(&Line::Ended(Outcome {
+                group: fact.name.to_owned(),
+                is_unknown: fact.told.is_err(),
+                text: fact.told.unwrap_or_else(unknown),
+                error: None,
+            }))?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -175,5 +195,6 @@ fn try_group(group: &Group, tpu: TpuDevice) -> Outcome {
         group: group.name.to_owned(),
         text: format!("error {error:.1e} against the CPU, {launches} launches, {ms} ms"),
         error: None,
+        is_unknown: false,
     }
 }

@@ -16,3 +16,4 @@ mod optimizer;
 mod random;
 mod reduce;
 mod swiglu;
+mod traffic;

@@ -76,3 +76,52 @@ fn within<'a>(index: usize, event: &'a Event, place: &Place<'a>) -> Place<'a> {
         _ => place,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    /// `(kind, name, first millisecond, last)`.
+    fn events(spans: &[(&'static str, &'static str, u64, u64)]) -> Vec<Event> {
+        let event = |&(kind, name, first, last): &(&'static str, &'static str, u64, u64)| Event {
+            name: name.into(),
+            kind,
+            start: Duration::from_millis(first),
+            length: Duration::from_millis(last - first),
+            thread: std::thread::current().id(),
+            work: None,
+        };
+        spans.iter().map(event).collect()
+    }
+
+    #[test]
+    fn a_launch_belongs_to_the_innermost_of_each_kind_around_it() {
+        // In the order in which they end, those of the device last.
+        let events = events(&[
+            ("kernel", "fused::linear", 11, 14),
+            ("module", "model.q_proj", 10, 15),
+            ("kernel", "fused::attention", 16, 18),
+            ("module", "model", 5, 19),
+            ("part", "forward", 4, 20),
+            ("kernel", "fused::step", 21, 23),
+            ("part", "optimizer", 20, 30),
+            ("step", "step 1", 0, 30),
+            ("launch", "matmul", 11, 13),
+            ("launch", "attention", 16, 18),
+            ("launch", "optimizer_step", 21, 22),
+            ("copy", "upload", 31, 32),
+        ]);
+        let places = places(&events);
+        let told = |index: usize| {
+            let place = &places[index];
+            (place.part, place.module, place.operation)
+        };
+        let linear = (Some("forward"), Some("model.q_proj"), Some("fused::linear"));
+        assert_eq!(told(8), linear);
+        let attention = (Some("forward"), Some("model"), Some("fused::attention"));
+        assert_eq!(told(9), attention);
+        assert_eq!(told(10), (Some("optimizer"), None, Some("fused::step")));
+        assert_eq!(places[11], Place::default());
+    }
+}
