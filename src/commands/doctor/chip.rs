@@ -16,9 +16,6 @@ const TPU: &str = "tpu";
 pub(super) fn rows(findings: &mut Findings, sdk: &Sdk, vendors: Option<&Path>) -> Versions {
     let root = std::env::var_os(ROOT).map_or_else(|| PathBuf::from("/"), PathBuf::from);
     let versions = Versions::read(&root, sdk, vendors);
-    for fact in versions.facts(sdk, vendors) {
-        row(findings, &fact);
-    }
     match sdk.kind {
         SdkKind::Emulator => {
             for fact in chip::of_emulator() {
@@ -26,6 +23,9 @@ pub(super) fn rows(findings: &mut Findings, sdk: &Sdk, vendors: Option<&Path>) -
             }
         }
         SdkKind::Driver => row(findings, &chip::of_driver(&root)),
+    }
+    for fact in versions.facts(sdk, vendors) {
+        row(findings, &fact);
     }
     versions
 }

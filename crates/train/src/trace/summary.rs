@@ -18,7 +18,8 @@ const TOP: usize = 20;
 pub(crate) struct Summary {
     steps: u64,
     time: Duration,
-    parts: BTreeMap<String, Duration>,
+    /// In the order of a step.
+    parts: Vec<(String, Duration)>,
     operations: u64,
     launches: u64,
     uploads: Copies,
@@ -75,7 +76,10 @@ impl Summary {
                 self.steps += 1;
                 self.time += event.length;
             }
-            ("part", _) => *self.parts.entry(event.name.to_string()).or_default() += event.length,
+            ("part", _) => match self.parts.iter_mut().find(|(part, _)| *part == event.name) {
+                Some((_, time)) => *time += event.length,
+                None => self.parts.push((event.name.to_string(), event.length)),
+            },
             ("kernel", _) => {
                 self.operations += 1;
                 if !on_device {
@@ -176,9 +180,12 @@ impl fmt::Display for Summary {
         if self.launches > 0 {
             writeln!(f)?;
             writeln!(f, "{:<24}{:>12}{:>14}", "copies", "number", "bytes")?;
-            for (name, copies) in [("to", self.uploads), ("from", self.downloads)] {
+            for (name, copies) in [
+                ("to the device", self.uploads),
+                ("from the device", self.downloads),
+            ] {
                 let (count, bytes) = (each(copies.count, steps), each(copies.bytes, steps));
-                writeln!(f, "  {name:<4} the device       {count:>12}{bytes:>14}")?;
+                writeln!(f, "  {name:<22}{count:>12}{bytes:>14}")?;
             }
         }
         self.write_memory(f)
