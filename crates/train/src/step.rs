@@ -17,10 +17,10 @@ use tt_tensor::{Parameter, Tape, Tensor, fused, profile};
 
 use crate::Loss;
 use crate::device_batch::DeviceBatch;
+use crate::device_memory::Moment;
 use crate::error::{Error, Result};
 use crate::guard::Verdict;
 use crate::totals::{StepNumbers, Totals};
-use crate::trace::Moment;
 use crate::training::Training;
 
 /// What is to become of a step.

@@ -5,22 +5,18 @@
 //! Source: "Trace Event Format", complete events (`ph: X`) and counters (`ph: C`), times in microseconds.
 
 mod chrome;
-mod memory;
 mod place;
 mod summary;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tt_nn::{Hooks, ModulePath};
-use tt_tensor::Tensor;
-use tt_tensor::profile::{self, Span};
+use tt_tensor::profile;
 
+use crate::device_memory::MemoryRecord;
 use crate::error::Result;
 use crate::training::Training;
-pub(crate) use memory::{MemoryRecord, Moment};
 use summary::Summary;
 
 const FOLDER: &str = "profile";
@@ -90,7 +86,8 @@ impl Tracer {
         if self.begun == self.config.first_step {
             self.first = training.step + 1;
             profile::begin(training.device)?;
-            training.memory = MemoryRecord::of(training);
+            let (device, params) = (training.device, &training.params);
+            training.memory = MemoryRecord::begin(device, params, &training.optimizers);
         }
         Ok(())
     }
@@ -119,66 +116,5 @@ impl Tracer {
         let text = folder.join(format!("{name}.txt"));
         tt_disk::write_file(&text, summary.to_string().as_bytes())?;
         Ok(Some(Written { trace, summary }))
-    }
-}
-
-/// Makes spans of modules, which lie within one another, and looks at the memory between them.
-pub(crate) struct ModuleSpans {
-    open: Mutex<Vec<Span>>,
-    memory: Option<Arc<MemoryRecord>>,
-}
-
-impl ModuleSpans {
-    pub(crate) fn new(memory: Option<Arc<MemoryRecord>>) -> Self {
-        Self {
-            open: Mutex::default(),
-            memory,
-        }
-    }
-
-    fn enter(&self, kind: &'static str, module: &ModulePath) {
-        let span = profile::span(kind, || match module.as_str() {
-            "" => "model".to_owned(),
-            path => path.to_owned(),
-        });
-        self.spans().push(span);
-        self.look();
-    }
-
-    fn exit(&self) {
-        self.look();
-        drop(self.spans().pop());
-    }
-
-    fn look(&self) {
-        if let Some(memory) = &self.memory {
-            memory.sample(Moment::InPass);
-        }
-    }
-
-    fn spans(&self) -> std::sync::MutexGuard<'_, Vec<Span>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Hooks for ModuleSpans {
-    fn enter_forward(&self, module: &ModulePath, _: &Tensor) -> tt_nn::Result<()> {
-        self.enter("module", module);
-        Ok(())
-    }
-
-    fn exit_forward(&self, _: &ModulePath, _: &Tensor) -> tt_nn::Result<()> {
-        self.exit();
-        Ok(())
-    }
-
-    fn enter_backward(&self, module: &ModulePath, _: Option<&Tensor>) -> tt_tensor::Result<()> {
-        self.enter("module backward", module);
-        Ok(())
-    }
-
-    fn exit_backward(&self, _: &ModulePath, _: Option<&Tensor>) -> tt_tensor::Result<()> {
-        self.exit();
-        Ok(())
     }
 }

@@ -11,10 +11,11 @@ use tt_sharding::Sharded;
 use tt_tensor::{Device, GradientHook, Precision, Seed, Tape, profile};
 
 use crate::adapted::Adapted;
+use crate::device_memory::{MemoryRecord, Moment};
 use crate::guard::StepGuard;
+use crate::module_spans::ModuleSpans;
 use crate::reduce::{Local, Ranks, Reduce};
 use crate::stop::StopFlag;
-use crate::trace::{MemoryRecord, ModuleSpans, Moment};
 
 /// Model, parameters, optimizers and position of a run.
 pub struct Training {
@@ -139,7 +140,7 @@ impl Training {
     /// For a trace, if one is taken.
     pub(crate) fn look_at_memory(&self, moment: Moment) {
         if let Some(memory) = &self.memory {
-            memory.look_at(self, moment);
+            memory.look_at(&self.optimizers, moment);
         }
     }
 

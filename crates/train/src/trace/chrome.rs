@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use tt_tensor::profile::Event;
 use tt_tensor::trace::{Access, Operand, TracedLaunch, Work};
 
-use super::memory::Sample;
 use super::place::{Place, places};
+use crate::device_memory::Sample;
 
 /// How the times of a TPU are to be read.
 const TIMES_OF_DEVICE: &str = "taken on the host: each launch and copy is waited for, so it lasts from its queueing to its end, \

@@ -7,8 +7,8 @@ use std::time::Duration;
 use tt_tensor::profile::Event;
 use tt_tensor::trace::Work;
 
-use super::memory::{Moment, Owned, Sample};
 use super::place::places;
+use crate::device_memory::{Moment, Owned, Sample};
 
 /// Kernels that are told one by one.
 const TOP: usize = 20;

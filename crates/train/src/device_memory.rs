@@ -10,9 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tt_nn::ParamTree;
+use tt_optimizers::Optimizers;
 use tt_tensor::{DType, Device, Tensor, TpuDevice, profile};
-
-use crate::training::Training;
 
 /// When the memory is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,23 +77,27 @@ pub(crate) struct MemoryRecord {
 
 impl MemoryRecord {
     /// `None`: the device does not tell.
-    pub(crate) fn of(training: &Training) -> Option<Arc<Self>> {
-        let Device::Tpu(tpu) = training.device else {
+    pub(crate) fn begin(
+        device: Device,
+        params: &ParamTree,
+        optimizers: &Optimizers,
+    ) -> Option<Arc<Self>> {
+        let Device::Tpu(tpu) = device else {
             return None;
         };
         let record = Self {
             tpu,
-            params: training.params.clone(),
+            params: params.clone(),
             optimizer: AtomicU64::default(),
             samples: Mutex::default(),
         };
-        record.look_at(training, Moment::Outside);
+        record.look_at(optimizers, Moment::Outside);
         Some(Arc::new(record))
     }
 
     /// Between the parts of a step, when the optimizers can be asked for what they hold.
-    pub(crate) fn look_at(&self, training: &Training, moment: Moment) {
-        let slots = training.optimizers.slots();
+    pub(crate) fn look_at(&self, optimizers: &Optimizers, moment: Moment) {
+        let slots = optimizers.slots();
         let optimizer = slots.map(|(_, slot)| bytes(&slot.value)).sum();
         self.optimizer.store(optimizer, Ordering::Relaxed);
         self.sample(moment);
