@@ -53,5 +53,5 @@ pub use tt_config::Entry;
 pub use {
     tt_checkpoint as checkpoint, tt_collators as collators, tt_data as data, tt_metrics as metrics,
     tt_models as models, tt_nn as nn, tt_optimizers as optimizers, tt_tensor as tensor,
-    tt_train as train, tt_trainers as trainers,
+    tt_tpu as tpu, tt_train as train, tt_trainers as trainers,
 };

@@ -1,23 +1,44 @@
 //! From C files to a module.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::{Error, Result, Target};
+use crate::{Error, Result, Target, headers};
+
+/// The folder of our headers, beside a module of a user's.
+const INCLUDE: &str = "include";
 
 impl Target {
     /// Compiles the `*.c` of the folder `sources` into the module `out`, beside which the stub is left.
     pub fn compile(self, compiler: &Path, sources: &Path, out: &Path) -> Result<()> {
-        let folder = out.parent().unwrap_or(Path::new("."));
-        let at = |path: &Path| {
-            let path = path.to_owned();
-            move |cause| Error::Io { path, cause }
-        };
         let header = sources.join("device.h");
         let header = fs::read_to_string(&header).map_err(at(&header))?;
+        self.link(
+            compiler,
+            &header,
+            &c_files(sources).map_err(at(sources))?,
+            out,
+        )
+    }
+
+    /// Compiles C files of a user's own, which include our headers, into the module `out`. What is needed for it is left
+    /// beside it, our headers in `include`.
+    pub fn compile_own(self, compiler: &Path, sources: &[PathBuf], out: &Path) -> Result<()> {
+        // A compiler's word for a file that is not there is not of much use.
+        for source in sources {
+            fs::metadata(source).map_err(at(source))?;
+        }
+        headers::write(&folder_of(out).join(INCLUDE))?;
+        self.link(compiler, headers::DEVICE, sources, out)
+    }
+
+    /// `device` declares what the vendor's library defines.
+    fn link(self, compiler: &Path, device: &str, sources: &[PathBuf], out: &Path) -> Result<()> {
+        let folder = folder_of(out);
         let definitions =
-            declared_functions(&header).map(|name| format!("int {name}() {{ return 0; }}\n"));
+            declared_functions(device).map(|name| format!("int {name}() {{ return 0; }}\n"));
         let stub = folder.join(format!("{}_stub.c", self.name()));
         fs::write(&stub, definitions.collect::<String>()).map_err(at(&stub))?;
 
@@ -27,14 +48,23 @@ impl Target {
         let mut link = shared(compiler, out);
         link.args(["-Wall", "-Wextra", "-Wno-unused-function"]);
         link.args(self.defines());
-        link.args(c_files(sources).map_err(at(sources))?);
-        link.arg("-L").arg(folder);
+        link.arg("-I").arg(folder.join(INCLUDE));
+        link.args(sources).arg("-L").arg(folder);
         run(link.args([
             format!("-l:{library}").as_str(),
             "-lm",
             "-Wl,--no-undefined",
         ]))
     }
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().unwrap_or(Path::new("."))
+}
+
+fn at(path: &Path) -> impl FnOnce(io::Error) -> Error {
+    let path = path.to_owned();
+    move |cause| Error::Io { path, cause }
 }
 
 /// Compiles a C file into a shared library of its own, for this machine.
@@ -52,7 +82,7 @@ fn shared(compiler: &Path, out: &Path) -> Command {
     command
 }
 
-fn c_files(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
+fn c_files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder)? {
         files.push(entry?.path());

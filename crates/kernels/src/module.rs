@@ -25,7 +25,7 @@ const OF_LIBC: [&str; 3] = ["memcpy", "memset", "memmove"];
 pub struct Module {
     /// The kernels that it defines, and the bytes of the arguments of each.
     pub kernels: BTreeMap<String, usize>,
-    /// Those that `batch` runs, in the order of its list.
+    /// Those that `batch` runs, in the order of its list; none in a module without one, as a user's is.
     pub batched: Vec<String>,
     /// The device's functions that it calls.
     pub functions: BTreeSet<String>,
@@ -68,7 +68,7 @@ impl Target {
             return Err(unfit("has no kernels".to_owned()));
         }
         Ok(Module {
-            batched: batched(&elf)?,
+            batched: batched(&elf),
             kernels,
             functions,
         })
@@ -161,10 +161,10 @@ fn kernels(elf: &File<'_>) -> Result<BTreeMap<String, usize>> {
 }
 
 /// The list of `batch.c`: names, each with a semicolon after it.
-fn batched(elf: &File<'_>) -> Result<Vec<String>> {
+fn batched(elf: &File<'_>) -> Vec<String> {
     let mut symbols = elf.dynamic_symbols();
     let Some(symbol) = symbols.find(|symbol| symbol.name() == Ok("batch_kernels")) else {
-        return Err(unfit("has no list of kernels, `batch_kernels`".to_owned()));
+        return Vec::new();
     };
     let section = symbol
         .section_index()
@@ -178,5 +178,5 @@ fn batched(elf: &File<'_>) -> Result<Vec<String>> {
         .and_then(|bytes| std::str::from_utf8(bytes).ok())
         .unwrap_or_default();
     let names = text.trim_end_matches('\0').split_terminator(';');
-    Ok(names.map(str::to_owned).collect())
+    names.map(str::to_owned).collect()
 }

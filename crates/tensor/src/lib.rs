@@ -14,7 +14,8 @@
 //! ```
 //!
 //! A [`Tensor`] is a view of a pooled buffer on a [`Device`]; operations on tensors that a [`Tape`] watches are
-//! recorded and undone by [`Tape::backward`]. The operations that decide speed are functions in [`fused`].
+//! recorded and undone by [`Tape::backward`]. The operations that decide speed are functions in [`fused`]. An
+//! [`Operation`] of one's own is run with [`apply`].
 
 #![warn(missing_docs)]
 // They panic where nobody can read: standard output may be closed, or its disk full.
@@ -23,6 +24,7 @@
 mod device;
 mod error;
 pub mod fused;
+mod operation;
 mod ops;
 mod parameter;
 mod precision;
@@ -35,6 +37,7 @@ mod tensor;
 pub use candle_core::{DType, Layout, Shape, WithDType};
 pub use device::Device;
 pub use error::{Error, Result};
+pub use operation::{Operation, Undone, apply};
 pub use parameter::Parameter;
 pub use precision::Precision;
 pub use rng::Seed;

@@ -83,6 +83,25 @@ impl Tensor {
         })
     }
 
+    /// A tensor whose content is unspecified: for a kernel of your own to write.
+    pub fn uninitialised(shape: impl Into<Shape>, dtype: DType, device: Device) -> Result<Self> {
+        let shape = shape.into();
+        let out = device.alloc(dtype, shape.elem_count())?;
+        Ok(Self::from_output(out, dtype, device, shape))
+    }
+
+    /// Where its elements begin in the memory of a TPU, for the arguments of a kernel. It stays there for all that is
+    /// launched while this tensor lives. Error: it is elsewhere, or not contiguous.
+    pub fn tpu_address(&self) -> Result<u64> {
+        if !self.layout.is_contiguous() {
+            let why = format!("not contiguous: {:?}", self.layout);
+            return Err(Error::invalid("tpu_address", why));
+        }
+        let reading = self.read();
+        let storage: &TpuStorage = reading.guard.of()?;
+        Ok(storage.address_at(self.layout.start_offset()))
+    }
+
     /// An f32 tensor whose `len` elements `fill` writes.
     pub(crate) fn filled(
         shape: Shape,
@@ -304,6 +323,13 @@ impl Tensor {
             DType::U8 => copy!(u8),
             other => Err(Error::invalid("from_candle", format!("dtype {other:?}"))),
         }
+    }
+}
+
+impl Tensor {
+    /// A copy on another device, by way of the host.
+    pub(crate) fn to(&self, device: Device) -> Result<Self> {
+        Self::from_candle(&self.to_candle()?, device)
     }
 }
 

@@ -4,6 +4,7 @@
 //! host has let go of it. Only a copy to the host waits. There is one device a process, and it stays open: the
 //! vendor's runtime can neither close one nor hold two.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::ptr;
@@ -19,9 +20,10 @@ use crate::error::{Error, Result};
 use crate::fault_injection::{InjectedAssert, InjectedFault, InjectedHang};
 use crate::flight::{FlightRecord, Wait};
 use crate::launch::{Header, Kernel};
+use crate::own_module::OwnModules;
 use crate::runtime::{Module, Runtime};
 use crate::storage::TpuStorage;
-use crate::trace::{DeviceEvent, Trace, TracedLaunch, Traffic, Work};
+use crate::trace::{DeviceEvent, Trace, TracedLaunch, Work};
 
 mod open;
 
@@ -80,6 +82,7 @@ struct Inner {
 
 struct State {
     module: Module,
+    own_modules: OwnModules,
     /// Free addresses by size class.
     free: HashMap<u64, Vec<u64>>,
     /// Address of the [`STATE_WORDS`].
@@ -205,7 +208,9 @@ impl TpuDevice {
         Ok(())
     }
 
-    pub(crate) fn launch<K: Kernel + Traffic>(self, args: K) -> Result<()> {
+    /// Queues a kernel. Nothing comes back from one that goes wrong: what `args` says must hold. Errors: it is not in its
+    /// module, or takes other arguments; the module is not one for this device.
+    pub fn launch<K: Kernel>(self, args: K) -> Result<()> {
         let mut state = self.lock();
         let next = state.sequence.wrapping_add(1);
         match &self.0.injected {
@@ -221,8 +226,12 @@ impl TpuDevice {
         self.enqueue(&mut state, args)
     }
 
-    fn enqueue<K: Kernel + Traffic>(self, state: &mut State, mut args: K) -> Result<()> {
+    fn enqueue<K: Kernel>(self, state: &mut State, mut args: K) -> Result<()> {
         let runtime = &*self.0.runtime;
+        let own = match K::module() {
+            Some(own) => Some(state.own_modules.load::<K>(own, runtime)?),
+            None => None,
+        };
         state.sequence = state.sequence.wrapping_add(1);
         *args.header() = Header {
             state: state.words,
@@ -236,9 +245,101 @@ impl TpuDevice {
         state
             .flight
             .note(sequence.into(), K::NAME, format_args!("{args:?}"));
-        if let Some(batch) = &mut state.batch {
+        let start = Instant::now();
+        if let Some(own) = own {
+            // What is collected comes before it, and a batch runs kernels of our module alone.
+            state.submit(runtime)?;
+            state.launch_now(runtime, own.module, &args)?;
+            if own.is_new {
+                // Each core loads its copy of the module when it first runs a kernel of it.
+                state.wait(runtime)?;
+                state.own_modules.forget_files();
+            }
+        } else if let Some(batch) = &mut state.batch {
             batch.kernel(K::NAME, bytes_of(&args));
             return state.submit_if_full(runtime);
+        } else {
+            state.launch_now(runtime, state.module, &args)?;
+        }
+        if state.trace.is_some() {
+            let queued = start.elapsed();
+            state.run_to_end(runtime)?;
+            state.traced(start, queued, || Work::Upload { bytes });
+        }
+        if state.staged_bytes >= MAX_STAGED_BYTES {
+            state.wait(runtime)?;
+        }
+        Ok(())
+    }
+
+    /// Copies to the host, after all that is queued.
+    pub(crate) fn download(self, address: u64, out: &mut [u8]) -> Result<()> {
+        let runtime = &*self.0.runtime;
+        let mut state = self.lock();
+        state.wait(runtime)?;
+        let start = Instant::now();
+        if out.is_empty() {
+            return Ok(());
+        }
+        state.stats.downloads += 1;
+        state.stats.downloaded_bytes += out.len() as u64;
+        state.copy_to_host(runtime, address, out)?;
+        let bytes = out.len() as u64;
+        state.traced(start, Duration::ZERO, || Work::Download { bytes });
+        Ok(())
+    }
+
+    /// Queues a kernel. Nothing comes back from one that goes wrong: what `args` says must hold. Errors: it is not in its
+    /// module, or takes other arguments; the module is not one for this device.
+    pub fn launch<K: Kernel>(self, args: K) -> Result<()> {
+        let mut state = self.lock();
+        let next = state.sequence.wrapping_add(1);
+        match &self.0.injected {
+            Some(InjectedFault::Skip { kernel }) if kernel == K::NAME => return Ok(()),
+            Some(InjectedFault::Assert(when)) if when.is_due(next) => {
+                self.enqueue(&mut state, InjectedAssert::default())?;
+            }
+            Some(InjectedFault::Hang(when)) if when.is_due(next) => {
+                self.enqueue(&mut state, InjectedHang::default())?;
+            }
+            _ => {}
+        }
+        self.enqueue(&mut state, args)
+    }
+
+    fn enqueue<K: Kernel>(self, state: &mut State, mut args: K) -> Result<()> {
+        let runtime = &*self.0.runtime;
+        let own = match K::module() {
+            Some(own) => Some(state.own_modules.load::<K>(own, runtime)?),
+            None => None,
+        };
+        state.sequence = state.sequence.wrapping_add(1);
+        *args.header() = Header {
+            state: state.words,
+            started: state.flight.started_address(),
+            sequence: state.sequence,
+            reserved: 0,
+        };
+        let sequence = state.sequence;
+        state.queued.push((sequence, K::NAME));
+        *state.stats.launches.entry(K::NAME).or_default() += 1;
+        state
+            .flight
+            .note(sequence.into(), K::NAME, format_args!("{args:?}"));
+        if let Some(own) = own {
+            // What is collected comes before it, and a batch runs kernels of our module alone.
+            state.submit(runtime)?;
+            state.launch_now(runtime, own.module, &args)?;
+            if own.is_new {
+                // Each core loads its copy of the module when it first runs a kernel of it.
+                state.wait(runtime)?;
+                state.own_modules.forget_files();
+            }
+        } else if let Some(batch) = &mut state.batch {
+            batch.kernel(K::NAME, bytes_of(&args));
+            return state.submit_if_full(runtime);
+        } else {
+            state.launch_now(runtime, state.module, &args)?;
         }
         let start = Instant::now();
         state.launch_now(runtime, &args)?;
@@ -260,8 +361,8 @@ impl TpuDevice {
         Ok(())
     }
 
-    /// Counts an operation that has no kernel. Error: that is forbidden.
-    pub(crate) fn fall_back(self, op: &'static str) -> Result<()> {
+    /// Counts an operation that has no kernel, and is about to run on the CPU. Error: that is forbidden.
+    pub fn fall_back(self, op: &'static str) -> Result<()> {
         if self.0.options.forbid_fallback {
             return Err(Error::NoKernel { op });
         }
@@ -323,11 +424,17 @@ impl State {
         unsafe { runtime.copy_to_device(address, data) }
     }
 
-    fn launch_now<K: Kernel>(&mut self, runtime: &dyn Runtime, args: &K) -> Result<()> {
+    fn launch_now<K: Kernel>(
+        &mut self,
+        runtime: &dyn Runtime,
+        module: Module,
+        args: &K,
+    ) -> Result<()> {
         self.stats.submissions += 1;
         let _waiting = self.flight.waiting(Wait::Queue);
-        // SAFETY: the kernel exists with arguments of this size (checked at opening), which point to memory of tensors.
-        unsafe { runtime.launch(self.module, K::C_NAME, bytes_of(args)) }
+        // SAFETY: the kernel exists with arguments of this size (checked when its module was loaded), which point to memory
+        // of tensors, as who launches it says.
+        unsafe { runtime.launch(module, K::C_NAME, bytes_of(args)) }
     }
 
     fn submit_if_full(&mut self, runtime: &dyn Runtime) -> Result<()> {
@@ -362,6 +469,7 @@ impl State {
         self.copy_to_device(runtime, address, records)?;
         self.launch_now(
             runtime,
+            self.module,
             &RunBatch {
                 records: address,
                 count,
@@ -454,10 +562,10 @@ impl State {
 }
 
 /// The faults of `kernels/kernel.h`.
-fn fault_text(fault: u32) -> &'static str {
+fn fault_text(fault: u32) -> Cow<'static, str> {
     match fault {
-        1 => "an index is out of range",
-        _ => "unknown fault",
+        1 => "an index is out of range".into(),
+        own => format!("it reports fault {own}").into(),
     }
 }
 

@@ -1,5 +1,6 @@
 //! What can go wrong with the device.
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 
 #[derive(Debug, thiserror::Error)]
@@ -21,6 +22,9 @@ pub enum Error {
     },
     #[error("the kernel module: {0}")]
     Module(String),
+    /// Of a user's own kernels.
+    #[error("the kernels `{module}`: {why}")]
+    OwnModule { module: String, why: String },
     #[error("{call}: the runtime says {status}")]
     Runtime { call: &'static str, status: i32 },
     #[error(
@@ -35,7 +39,7 @@ pub enum Error {
     Fault {
         sequence: u32,
         op: &'static str,
-        fault: &'static str,
+        fault: Cow<'static, str>,
     },
     #[error("{op} has no kernel on this device, and device.fallback=error forbids the CPU")]
     NoKernel { op: &'static str },

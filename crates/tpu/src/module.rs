@@ -41,6 +41,8 @@ pub struct Kernels {
     pub vendors: Option<PathBuf>,
     /// The kernels that a batch may have, in the order of the device's list.
     pub(crate) batched: Vec<String>,
+    /// All of them.
+    pub(crate) names: Vec<String>,
 }
 
 impl Kernels {
@@ -66,6 +68,7 @@ impl Kernels {
             module,
             vendors,
             batched: checked.batched,
+            names: checked.kernels.into_keys().collect(),
         })
     }
 }

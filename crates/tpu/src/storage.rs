@@ -96,8 +96,8 @@ impl TpuStorage {
         self.len
     }
 
-    /// The address of element `index`.
-    pub(crate) fn address_at(&self, index: usize) -> u64 {
+    /// The address of element `index`, for the arguments of a kernel.
+    pub fn address_at(&self, index: usize) -> u64 {
         let bytes = element_bytes(self.dtype).expect("checked when allocated");
         self.address + (index * bytes) as u64
     }

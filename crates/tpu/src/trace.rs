@@ -160,8 +160,8 @@ impl Operand {
     }
 }
 
-/// Says what a launch reads and writes.
-pub(crate) trait Traffic {
+/// Says what a launch reads and writes; nothing, if its author does not.
+pub trait Traffic {
     fn operands(&self) -> Vec<Operand> {
         Vec::new()
     }

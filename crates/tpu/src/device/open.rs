@@ -17,6 +17,7 @@ use crate::flight::{FlightRecord, Wait};
 use crate::launch::code;
 use crate::module::Kernels;
 use crate::ops::fill::Fill;
+use crate::own_module::OwnModules;
 use crate::sdk::{Sdk, SdkKind};
 use crate::{pollers, runtime};
 
@@ -146,6 +147,7 @@ impl Inner {
         let mut state = State {
             flight,
             module,
+            own_modules: OwnModules::new(&kernels),
             free: HashMap::new(),
             words: 0,
             sequence: 0,

@@ -16,7 +16,7 @@ const MAX_HEAD_DIM: usize = 1024;
 
 /// `problem_t` of `kernels/attention.c`.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(bytemuck::NoUninit, Clone, Copy, Debug, Default)]
 pub(crate) struct Problem {
     q: u64,
     k: u64,

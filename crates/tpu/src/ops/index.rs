@@ -15,7 +15,7 @@ use crate::trace::{I32, Operand, Traffic};
 
 /// `rows_by_index_t` of `kernels/index.c`, behind the header.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(bytemuck::NoUninit, Clone, Copy, Debug, Default)]
 pub(crate) struct RowsByIndex {
     x: u64,
     index: u64,
