@@ -8,27 +8,38 @@ use tt_kernels::Target;
 
 use crate::{root, sdk};
 
-/// `--chip NAME [--cc COMPILER] [--out FILE]`.
+/// `--chip NAME [--cc COMPILER] [--out FILE]`, of ours; `--add FILE`, once or more, of a user's own.
 pub fn make(arguments: &[&str]) -> Result<()> {
-    let (mut target, mut compiler, mut out) = (None, None, None);
+    let (mut target, mut compiler, mut out, mut own) = (None, None, None, Vec::new());
     for pair in arguments.chunks(2) {
         match *pair {
             ["--chip", name] => target = Some(name.parse::<Target>()?),
             ["--cc", path] => compiler = Some(PathBuf::from(path)),
             ["--out", path] => out = Some(PathBuf::from(path)),
+            ["--add", path] => own.push(PathBuf::from(path)),
             _ => bail!(
-                "`{}`: --chip NAME, --cc COMPILER or --out FILE",
+                "`{}`: --chip NAME, --cc COMPILER, --add FILE or --out FILE",
                 pair.join(" ")
             ),
         }
     }
-    let target = target.context("--chip bm1690, or another")?;
+    let target = match target {
+        Some(target) => target,
+        None if !own.is_empty() => Target::Emulator, // where kernels are written
+        None => bail!("--chip bm1690, or another"),
+    };
     let compiler = compiler.map_or_else(|| target.compiler(), Ok)?;
-    let out = out.unwrap_or_else(|| format!("kernels.{}.so", target.name()).into());
+    let stem = own.first().and_then(|path| path.file_stem());
+    let stem = stem.map_or("kernels".into(), |stem| stem.to_string_lossy());
+    let out = out.unwrap_or_else(|| format!("{stem}.{}.so", target.name()).into());
     // What is only needed to link it is made aside.
     let aside = tempfile::tempdir()?;
     let made = aside.path().join("kernels.so");
-    target.compile(&compiler, &root().join("crates/tpu/kernels"), &made)?;
+    if own.is_empty() {
+        target.compile(&compiler, &root().join("crates/tpu/kernels"), &made)?;
+    } else {
+        target.compile_own(&compiler, &own, &made)?;
+    }
     let bytes = fs::read(&made)?;
     let module = target.check(&bytes)?;
     let vendors = sdk::folder()?.join("lib").join(target.vendor_library());
@@ -56,6 +67,11 @@ pub fn make(arguments: &[&str]) -> Result<()> {
         target.architecture(),
         module.functions.len()
     );
-    println!("TT_TPU_KERNELS={} makes tpu-train load it", out.display());
+    if own.is_empty() {
+        println!("TT_TPU_KERNELS={} makes tpu-train load it", out.display());
+    }
+    for (name, bytes) in module.kernels.iter().filter(|_| !own.is_empty()) {
+        println!("{name}: {bytes} bytes of arguments");
+    }
     Ok(())
 }

@@ -136,9 +136,8 @@ fn backward(
     match device {
         Device::Cpu => operation.backward(undone),
         Device::Meta(_) => {
-            let like = |input: &Tensor| {
-                Tensor::uninitialised(input.shape().clone(), input.dtype, device)
-            };
+            let like =
+                |input: &Tensor| Tensor::uninitialised(input.shape().clone(), input.dtype, device);
             let grads = undone.inputs.iter().zip(undone.wanted);
             grads
                 .map(|(input, wanted)| wanted.then(|| like(input)).transpose())

@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 use crate::fault_injection::{InjectedAssert, InjectedFault, InjectedHang};
 use crate::flight::{FlightRecord, Wait};
 use crate::launch::{Header, Kernel};
-use crate::own_module::OwnModules;
+use crate::loaded::OwnModules;
 use crate::runtime::{Module, Runtime};
 use crate::storage::TpuStorage;
 use crate::trace::{DeviceEvent, Trace, TracedLaunch, Work};

@@ -2,7 +2,7 @@
 //!
 //! Nothing comes back from a launch that goes wrong: an unknown name does nothing, a failed check ends the process, a bad
 //! address hangs. So all that must hold is checked before, by who fills in the arguments (`ops`), and the size of
-//! the struct when the device is opened (`module`), or before the first launch from a module of a user's (`own_module`).
+//! the struct when the device is opened (`module`), or before the first launch from a module of a user's (`loaded`).
 
 use std::ffi::CStr;
 

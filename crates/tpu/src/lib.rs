@@ -19,6 +19,7 @@ pub mod flight;
 mod float_mode;
 mod fused;
 mod launch;
+mod loaded;
 pub mod module;
 mod ops;
 mod own_module;
@@ -29,10 +30,10 @@ mod storage;
 pub mod streams;
 pub mod trace;
 
-pub use device::{DEFAULT_MEMORY_BYTES, EMULATOR_FOLDER, Options, Stats, TpuDevice, environment};
-pub use error::{Error, Result};
 #[doc(hidden)]
 pub use bytemuck::NoUninit; // of what `kernels!` expands to
+pub use device::{DEFAULT_MEMORY_BYTES, EMULATOR_FOLDER, Options, Stats, TpuDevice, environment};
+pub use error::{Error, Result};
 pub use launch::{Header, Kernel, code as dtype_code};
 pub use own_module::{BuiltModule, OwnModule};
 pub use storage::TpuStorage;

@@ -45,7 +45,10 @@ impl Operation for BiasGelu {
 
     fn forward(&self, inputs: &[Tensor]) -> Result<Tensor> {
         let x = &inputs[0];
-        let y: Vec<f32> = sums(inputs)?.iter().map(|z| value_and_slope(*z).0).collect();
+        let y: Vec<f32> = sums(inputs)?
+            .iter()
+            .map(|z| value_and_slope(*z).0)
+            .collect();
         Tensor::from_slice(&y, x.shape().clone(), Device::Cpu)?.to_dtype(x.dtype())
     }
 
@@ -53,7 +56,11 @@ impl Operation for BiasGelu {
         let x = &undone.inputs[0];
         let dy = undone.dy.to_dtype(DType::F32)?.to_vec::<f32>()?;
         let sums = sums(undone.inputs)?;
-        let dx: Vec<f32> = sums.iter().zip(dy).map(|(z, dy)| value_and_slope(*z).1 * dy).collect();
+        let dx: Vec<f32> = sums
+            .iter()
+            .zip(dy)
+            .map(|(z, dy)| value_and_slope(*z).1 * dy)
+            .collect();
         let dx = Tensor::from_slice(&dx, x.shape().clone(), Device::Cpu)?;
         with_bias(dx.to_dtype(x.dtype())?, undone)
     }
@@ -107,7 +114,11 @@ fn rows_and_cols(x: &Tensor) -> (usize, usize) {
 
 /// `dx`, and the gradient of the bias: the sum of its rows, by the device's own kernel.
 fn with_bias(dx: Tensor, undone: &Undone) -> Result<Vec<Option<Tensor>>> {
-    let sum = || dx.to_dtype(DType::F32)?.reshape(rows_and_cols(&dx))?.sum(&[0]);
+    let sum = || {
+        dx.to_dtype(DType::F32)?
+            .reshape(rows_and_cols(&dx))?
+            .sum(&[0])
+    };
     let dbias = undone.wanted[1].then(sum).transpose()?;
     Ok(vec![Some(dx), dbias])
 }
@@ -134,12 +145,22 @@ mod tests {
 
     #[test]
     fn the_reference_is_gelu_by_tanh_and_its_gradient() {
-        for (z, expected) in [(-3.0, -0.003_637_392), (0.0, 0.0), (0.5, 0.345_714), (2.0, 1.954_597_7)] {
+        for (z, expected) in [
+            (-3.0, -0.003_637_392),
+            (0.0, 0.0),
+            (0.5, 0.345_714),
+            (2.0, 1.954_597_7),
+        ] {
             assert!((value_and_slope(z).0 - expected).abs() < 1e-6, "gelu({z})");
         }
         let x: Vec<f32> = (0..12).map(|i| i as f32 / 2.5 - 2.0).collect();
-        let inputs = [("x", vec![3, 4], x), ("bias", vec![4], vec![0.3, -0.2, 0.0, 1.0])];
-        check_gradients(Device::Cpu, &inputs, 1e-2, 2e-3, |inputs| bias_gelu(&inputs[0], &inputs[1]));
+        let inputs = [
+            ("x", vec![3, 4], x),
+            ("bias", vec![4], vec![0.3, -0.2, 0.0, 1.0]),
+        ];
+        check_gradients(Device::Cpu, &inputs, 1e-2, 2e-3, |inputs| {
+            bias_gelu(&inputs[0], &inputs[1])
+        });
     }
 
     /// The value, and the gradients of `x` and the bias, f32.
@@ -147,13 +168,20 @@ mod tests {
         let draw = |seed, shape: &[usize]| Tensor::randn(0.0, 2.0, shape, Seed::new(seed), device);
         // Rounded first, so that both devices have the same operands.
         let x = draw(1, &shape)?.to_dtype(dtype)?.to_dtype(DType::F32)?;
-        let (x, bias) = (Parameter::new("x", x), Parameter::new("bias", draw(2, &shape[1..])?));
+        let (x, bias) = (
+            Parameter::new("x", x),
+            Parameter::new("bias", draw(2, &shape[1..])?),
+        );
         let tape = Tape::new();
         let y = bias_gelu(&tape.watch(&x).to_dtype(dtype)?, &tape.watch(&bias))?;
         let loss = y.to_dtype(DType::F32)?.mul(&draw(3, &shape)?)?.sum_all()?;
         tape.backward(&loss)?;
         let grad = |of: &Parameter| of.grad().expect("a gradient").to_vec();
-        Ok([y.to_dtype(DType::F32)?.to_vec()?, grad(&x)?, grad(&bias)?])
+        Ok([
+            y.detach().to_dtype(DType::F32)?.to_vec()?,
+            grad(&x)?,
+            grad(&bias)?,
+        ])
     }
 
     /// Many rows in a lane, one in each, one in pieces; more than the lanes and the cores have at once.
@@ -161,15 +189,24 @@ mod tests {
     fn kernels_give_what_the_reference_gives() {
         on_tpu(|tpu| {
             for shape in [[1, 1], [3, 5], [300, 33], [70, 4100], [9000, 40]] {
-                for (dtype, bound) in [(DType::F32, 1e-6), (DType::BF16, 4e-3), (DType::F16, 5e-4)] {
-                    let [there, here] = [tpu, Device::Cpu].map(|it| all_of(it, shape, dtype).unwrap());
-                    for (what, (there, here)) in ["y", "dx", "dbias"].iter().zip(there.iter().zip(&here)) {
+                for (dtype, bound) in [(DType::F32, 1e-6), (DType::BF16, 4e-3), (DType::F16, 5e-4)]
+                {
+                    let [there, here] =
+                        [tpu, Device::Cpu].map(|it| all_of(it, shape, dtype).unwrap());
+                    for (what, (there, here)) in
+                        ["y", "dx", "dbias"].iter().zip(there.iter().zip(&here))
+                    {
                         let error = relative_l2(there, here);
-                        assert!(error <= bound, "{what} of {shape:?} in {dtype:?}: {error:.1e}");
+                        assert!(
+                            error <= bound,
+                            "{what} of {shape:?} in {dtype:?}: {error:.1e}"
+                        );
                     }
                 }
             }
-            let Device::Tpu(tpu) = tpu else { unreachable!("by name") };
+            let Device::Tpu(tpu) = tpu else {
+                unreachable!("by name")
+            };
             let launches = tpu.stats().launches;
             assert!(launches["bias_gelu"] >= 15 && launches["bias_gelu_backward"] >= 15);
         });

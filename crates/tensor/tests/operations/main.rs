@@ -4,6 +4,7 @@
 
 mod fused;
 mod meta;
+mod operation;
 mod ops;
 mod precision;
 mod tape;

@@ -15,9 +15,9 @@ use crate::exit;
 use crate::fault_injection;
 use crate::flight::{FlightRecord, Wait};
 use crate::launch::code;
+use crate::loaded::{Host, OwnModules};
 use crate::module::Kernels;
 use crate::ops::fill::Fill;
-use crate::own_module::OwnModules;
 use crate::sdk::{Sdk, SdkKind};
 use crate::{pollers, runtime};
 
@@ -147,7 +147,12 @@ impl Inner {
         let mut state = State {
             flight,
             module,
-            own_modules: OwnModules::new(&kernels),
+            own_modules: OwnModules::new(Host {
+                target: kernels.target,
+                vendors: kernels.vendors,
+                taken: kernels.names,
+                copies: std::env::var_os(EMULATOR_FOLDER).map(PathBuf::from),
+            }),
             free: HashMap::new(),
             words: 0,
             sequence: 0,

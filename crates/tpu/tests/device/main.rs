@@ -6,6 +6,7 @@ mod common;
 mod fault;
 mod float_mode;
 mod memory;
+mod own_module;
 mod pollers;
 #[cfg(target_env = "gnu")]
 mod streams;

@@ -1,0 +1,192 @@
+//! The modules of users' own kernels that the device has loaded.
+//!
+//! One is loaded when the first of its kernels is launched, and checked before as ours is: a library for the device's cores
+//! that calls nothing but the device's functions, none of its kernels with a name of ours. Each kernel is then looked up, and
+//! the size of its arguments compared with the host's, as nothing comes back from a launch that goes wrong.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::CString;
+use std::fs;
+use std::path::PathBuf;
+
+use tt_kernels::Target;
+
+use crate::error::{Error, Result};
+use crate::launch::Kernel;
+use crate::own_module::OwnModule;
+use crate::sys;
+
+/// What loading a module depends on.
+pub(crate) struct Host {
+    pub target: Target,
+    /// The vendor's library that is loaded already, if what modules call is defined there.
+    pub vendors: Option<PathBuf>,
+    /// Our kernels.
+    pub taken: Vec<String>,
+    /// Where the emulator keeps copies of modules, a core one, which it never removes.
+    pub copies: Option<PathBuf>,
+}
+
+/// Those that the device has loaded.
+pub(crate) struct OwnModules {
+    host: Host,
+    /// By the address of the `static`.
+    loaded: HashMap<usize, Loaded>,
+    /// Of a module that cores may still have to load.
+    files: Option<Files>,
+}
+
+struct Loaded {
+    module: sys::Module,
+    /// The bytes of the arguments of each.
+    kernels: BTreeMap<String, usize>,
+}
+
+/// Where a kernel is.
+pub(crate) struct Place {
+    pub module: sys::Module,
+    /// Whether nothing of the module has been launched before.
+    pub is_new: bool,
+}
+
+impl OwnModules {
+    pub(crate) fn new(host: Host) -> Self {
+        Self {
+            host,
+            loaded: HashMap::new(),
+            files: None,
+        }
+    }
+
+    /// Loads the module if it is not, and finds the kernel in it.
+    pub(crate) fn load<K: Kernel>(
+        &mut self,
+        own: &'static OwnModule,
+        runtime: &sys::Runtime,
+        stream: sys::Stream,
+    ) -> Result<Place> {
+        let key = std::ptr::from_ref(own) as usize;
+        if let Some(loaded) = self.loaded.get(&key) {
+            find::<K>(own, &loaded.kernels)?;
+            return Ok(Place {
+                module: loaded.module,
+                is_new: false,
+            });
+        }
+        let bytes = own.bytes(self.host.target)?;
+        let kernels = self.check(own, &bytes)?;
+        find::<K>(own, &kernels)?;
+        let files = Files::write(&bytes, self.host.copies.clone())?;
+        let module = files.load(own, runtime, stream)?;
+        self.files = Some(files);
+        self.loaded.insert(key, Loaded { module, kernels });
+        Ok(Place {
+            module,
+            is_new: true,
+        })
+    }
+
+    /// To be called when a kernel of the module that was loaded last has run on all cores.
+    pub(crate) fn forget_files(&mut self) {
+        self.files = None;
+    }
+
+    fn check(&self, own: &OwnModule, bytes: &[u8]) -> Result<BTreeMap<String, usize>> {
+        let unfit = |error: tt_kernels::Error| own.error(error.to_string());
+        let module = self.host.target.check(bytes).map_err(unfit)?;
+        if let Some(path) = &self.host.vendors {
+            let read = fs::read(path).map_err(|cause| Error::Io {
+                path: path.clone(),
+                cause,
+            })?;
+            self.host
+                .target
+                .check_against(&module, &read)
+                .map_err(unfit)?;
+        }
+        // A chip's firmware knows kernels by their names alone.
+        if let Some(name) = self
+            .host
+            .taken
+            .iter()
+            .find(|it| module.kernels.contains_key(*it))
+        {
+            return Err(own.error(format!(
+                "`{name}` is the name of a kernel of this program's own"
+            )));
+        }
+        Ok(module.kernels)
+    }
+}
+
+fn find<K: Kernel>(own: &OwnModule, kernels: &BTreeMap<String, usize>) -> Result<()> {
+    let (name, bytes) = (K::NAME, size_of::<K>());
+    match kernels.get(name) {
+        Some(size) if *size == bytes => Ok(()),
+        Some(size) => Err(own.error(format!(
+            "`{name}` takes {size} bytes of arguments, the host has {bytes}"
+        ))),
+        None => {
+            let names: Vec<&str> = kernels.keys().map(String::as_str).collect();
+            let names = names.join(", ");
+            Err(own.error(format!("they do not define `{name}`; there is {names}")))
+        }
+    }
+}
+
+/// A module as a file, until it is loaded.
+struct Files {
+    folder: tempfile::TempDir,
+    /// Where the emulator keeps copies of it, a core one, which it never removes; `None`: whoever made the folder will.
+    copies: Option<PathBuf>,
+}
+
+impl Files {
+    fn write(bytes: &[u8], copies: Option<PathBuf>) -> Result<Self> {
+        let parent = std::env::temp_dir();
+        let folder = tempfile::Builder::new()
+            .prefix("tpu-train-kernels-")
+            .tempdir_in(&parent);
+        let files = Self {
+            folder: folder.map_err(|cause| Error::Io {
+                path: parent,
+                cause,
+            })?,
+            // The one of its opening is gone, unless it was given; the emulator makes it again.
+            copies: copies.filter(|folder| !folder.exists()),
+        };
+        let path = files.path();
+        fs::write(&path, bytes).map_err(|cause| Error::Io { path, cause })?;
+        Ok(files)
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("own_kernels.so")
+    }
+
+    fn load(
+        &self,
+        own: &OwnModule,
+        runtime: &sys::Runtime,
+        stream: sys::Stream,
+    ) -> Result<sys::Module> {
+        let path = self.path();
+        let name = CString::new(path.as_os_str().as_encoded_bytes())
+            .map_err(|_| own.error(format!("{} has a NUL", path.display())))?;
+        // SAFETY: the stream is the device's, the file an ELF library for it.
+        let module = unsafe { (runtime.load_module)(name.as_ptr(), stream) };
+        if module.is_null() {
+            return Err(own.error("they were not taken by the device".to_owned()));
+        }
+        Ok(module)
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        if let Some(folder) = &self.copies {
+            // What is left of it is a file too many, and no error.
+            let _ = fs::remove_dir_all(folder);
+        }
+    }
+}
