@@ -8,17 +8,20 @@ use tt_kernels::Target;
 
 use crate::{root, sdk};
 
-/// `--chip NAME [--cc COMPILER] [--out FILE]`, of ours; `--add FILE`, once or more, of a user's own.
+/// `--chip NAME [--cc COMPILER] [--out FILE]`, of ours; `--add FILE`, once or more, of a user's own, with `--flag FLAG` for the
+/// compiler.
 pub fn make(arguments: &[&str]) -> Result<()> {
-    let (mut target, mut compiler, mut out, mut own) = (None, None, None, Vec::new());
+    let (mut target, mut compiler, mut out) = (None, None, None);
+    let (mut own, mut flags) = (Vec::new(), Vec::new());
     for pair in arguments.chunks(2) {
         match *pair {
             ["--chip", name] => target = Some(name.parse::<Target>()?),
             ["--cc", path] => compiler = Some(PathBuf::from(path)),
             ["--out", path] => out = Some(PathBuf::from(path)),
             ["--add", path] => own.push(PathBuf::from(path)),
+            ["--flag", flag] => flags.push(flag.to_owned()),
             _ => bail!(
-                "`{}`: --chip NAME, --cc COMPILER, --add FILE or --out FILE",
+                "`{}`: --chip NAME, --cc COMPILER, --add FILE, --flag FLAG or --out FILE",
                 pair.join(" ")
             ),
         }
@@ -36,9 +39,13 @@ pub fn make(arguments: &[&str]) -> Result<()> {
     let aside = tempfile::tempdir()?;
     let made = aside.path().join("kernels.so");
     if own.is_empty() {
+        ensure!(
+            flags.is_empty(),
+            "--flag is for files of your own: --add FILE"
+        );
         target.compile(&compiler, &root().join("crates/tpu/kernels"), &made)?;
     } else {
-        target.compile_own(&compiler, &own, &made)?;
+        target.compile_own(&compiler, &own, &flags, &made)?;
     }
     let bytes = fs::read(&made)?;
     let module = target.check(&bytes)?;

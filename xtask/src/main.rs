@@ -28,7 +28,7 @@ chores:
                   time that it takes at the chip's published rates
   roofline --counts F
                   the same of what ran on the emulator with TT_TPU_COUNTS=F
-  kernels --add FILE.c [--add FILE.c].. [--chip NAME] [--cc COMPILER] [--out FILE]
+  kernels --add FILE.c [--add FILE.c].. [--flag FLAG].. [--chip NAME] [--cc COMPILER] [--out FILE]
                   the same for kernels of your own (docs/tpu-kernels.md); without --chip for the emulator
   layers          print which file of src/ uses which; fail on a circle, or on a crate that uses a
                   higher layer

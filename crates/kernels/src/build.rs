@@ -31,7 +31,7 @@ pub fn build(name: &str, sources: &[&str]) -> Result<()> {
         let out = out_dir.join(format!("{name}.{}.so", target.name()));
         let why_none = match compiler(target) {
             Ok(compiler) => {
-                target.compile_own(&compiler, &sources, &out)?;
+                target.compile_own(&compiler, &sources, &[], &out)?;
                 target.check(&fs::read(&out).map_err(at(&out))?)?;
                 String::new()
             }

@@ -7,35 +7,51 @@ use std::process::Command;
 
 use crate::{Error, Result, Target, headers};
 
-/// The folder of our headers, beside a module of a user's.
-const INCLUDE: &str = "include";
-
 impl Target {
     /// Compiles the `*.c` of the folder `sources` into the module `out`, beside which the stub is left.
     pub fn compile(self, compiler: &Path, sources: &Path, out: &Path) -> Result<()> {
         let header = sources.join("device.h");
         let header = fs::read_to_string(&header).map_err(at(&header))?;
-        self.link(
-            compiler,
-            &header,
-            &c_files(sources).map_err(at(sources))?,
-            out,
-        )
+        let sources = c_files(sources).map_err(at(sources))?;
+        let flags = ["-Wl,--no-undefined".to_owned()];
+        self.link(compiler, &header, &sources, &flags, out)
     }
 
-    /// Compiles C files of a user's own, which include our headers, into the module `out`. What is needed for it is left
-    /// beside it, our headers in `include`.
-    pub fn compile_own(self, compiler: &Path, sources: &[PathBuf], out: &Path) -> Result<()> {
+    /// Compiles C files of a user's own, which include our headers, into the module `out`, with further `flags` for the
+    /// compiler. What is needed for it is left beside it.
+    ///
+    /// They may call what our `device.h` does not declare, if they declare it: that it is there is found where the vendor's
+    /// library is ([`Target::check_against`]).
+    pub fn compile_own(
+        self,
+        compiler: &Path,
+        sources: &[PathBuf],
+        flags: &[String],
+        out: &Path,
+    ) -> Result<()> {
         // A compiler's word for a file that is not there is not of much use.
         for source in sources {
             fs::metadata(source).map_err(at(source))?;
         }
-        headers::write(&folder_of(out).join(INCLUDE))?;
-        self.link(compiler, headers::DEVICE, sources, out)
+        let include = folder_of(out).join("include");
+        headers::write(&include)?;
+        let mut own = vec![
+            format!("-I{}", include.display()),
+            "-Werror=implicit-function-declaration".to_owned(),
+        ];
+        own.extend_from_slice(flags);
+        self.link(compiler, headers::DEVICE, sources, &own, out)
     }
 
     /// `device` declares what the vendor's library defines.
-    fn link(self, compiler: &Path, device: &str, sources: &[PathBuf], out: &Path) -> Result<()> {
+    fn link(
+        self,
+        compiler: &Path,
+        device: &str,
+        sources: &[PathBuf],
+        flags: &[String],
+        out: &Path,
+    ) -> Result<()> {
         let folder = folder_of(out);
         let definitions =
             declared_functions(device).map(|name| format!("int {name}() {{ return 0; }}\n"));
@@ -48,13 +64,8 @@ impl Target {
         let mut link = shared(compiler, out);
         link.args(["-Wall", "-Wextra", "-Wno-unused-function"]);
         link.args(self.defines());
-        link.arg("-I").arg(folder.join(INCLUDE));
-        link.args(sources).arg("-L").arg(folder);
-        run(link.args([
-            format!("-l:{library}").as_str(),
-            "-lm",
-            "-Wl,--no-undefined",
-        ]))
+        link.args(flags).args(sources).arg("-L").arg(folder);
+        run(link.arg(format!("-l:{library}")).arg("-lm"))
     }
 }
 
@@ -117,4 +128,37 @@ fn run(command: &mut Command) -> Result<()> {
         command: format!("{command:?}"),
         said,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is told of a module of one file; its text may be missing.
+    fn told(name: &str, text: Option<&str>) -> String {
+        let folder = std::env::temp_dir().join(format!("tt-kernels-{}-{name}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let source = folder.join("mine.c");
+        if let Some(text) = text {
+            fs::write(&source, text).unwrap();
+        }
+        let target = Target::Emulator;
+        let compiler = target.compiler().unwrap();
+        let compiled = target.compile_own(&compiler, &[source], &[], &folder.join("mine.so"));
+        fs::remove_dir_all(&folder).unwrap();
+        compiled.unwrap_err().to_string()
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_users_file_is_told_by_its_name() {
+        let missing = told("missing", None);
+        assert!(missing.contains("mine.c: No such file"), "{missing}");
+        let misspelt = "#include \"kernel.h\"\ntypedef struct { launch_t launch; } t;\n
+            KERNEL(mine, t) { (void)a; tpu_bdc_ad(); }";
+        let misspelt = told("misspelt", Some(misspelt));
+        let words = ["mine.c:4", "implicit declaration of function", "tpu_bdc_ad"];
+        for word in words {
+            assert!(misspelt.contains(word), "{misspelt}");
+        }
+    }
 }

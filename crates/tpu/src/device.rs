@@ -332,8 +332,9 @@ impl TpuDevice {
             state.launch_now(runtime, own.module, &args)?;
             if own.is_new {
                 // Each core loads its copy of the module when it first runs a kernel of it.
-                state.wait(runtime)?;
+                let waited = state.wait(runtime);
                 state.own_modules.forget_files();
+                waited?;
             }
         } else if let Some(batch) = &mut state.batch {
             batch.kernel(K::NAME, bytes_of(&args));

@@ -19,10 +19,10 @@ use crate::sys;
 /// What loading a module depends on.
 pub(crate) struct Host {
     pub target: Target,
-    /// The vendor's library that is loaded already, if what modules call is defined there.
-    pub vendors: Option<PathBuf>,
+    /// The vendor's library, which defines what modules call.
+    pub vendors: PathBuf,
     /// Our kernels.
-    pub taken: Vec<String>,
+    pub ours: Vec<String>,
     /// Where the emulator keeps copies of modules, a core one, which it never removes.
     pub copies: Option<PathBuf>,
 }
@@ -37,6 +37,8 @@ pub(crate) struct OwnModules {
 }
 
 struct Loaded {
+    /// The module's, for messages.
+    name: String,
     module: sys::Module,
     /// The bytes of the arguments of each.
     kernels: BTreeMap<String, usize>,
@@ -79,7 +81,15 @@ impl OwnModules {
         let files = Files::write(&bytes, self.host.copies.clone())?;
         let module = files.load(own, runtime, stream)?;
         self.files = Some(files);
-        self.loaded.insert(key, Loaded { module, kernels });
+        let name = own.to_string();
+        self.loaded.insert(
+            key,
+            Loaded {
+                name,
+                module,
+                kernels,
+            },
+        );
         Ok(Place {
             module,
             is_new: true,
@@ -93,27 +103,21 @@ impl OwnModules {
 
     fn check(&self, own: &OwnModule, bytes: &[u8]) -> Result<BTreeMap<String, usize>> {
         let unfit = |error: tt_kernels::Error| own.error(error.to_string());
-        let module = self.host.target.check(bytes).map_err(unfit)?;
-        if let Some(path) = &self.host.vendors {
-            let read = fs::read(path).map_err(|cause| Error::Io {
-                path: path.clone(),
-                cause,
-            })?;
-            self.host
-                .target
-                .check_against(&module, &read)
-                .map_err(unfit)?;
-        }
+        let target = self.host.target;
+        let module = target.check(bytes).map_err(unfit)?;
+        let path = &self.host.vendors;
+        let read = fs::read(path).map_err(|cause| Error::Io {
+            path: path.clone(),
+            cause,
+        })?;
+        target.check_against(&module, &read).map_err(unfit)?;
+        let ours = self.host.ours.iter().map(|name| (name, "this program"));
+        let others = self.loaded.values();
+        let others = others.flat_map(|it| it.kernels.keys().map(|name| (name, it.name.as_str())));
         // A chip's firmware knows kernels by their names alone.
-        if let Some(name) = self
-            .host
-            .taken
-            .iter()
-            .find(|it| module.kernels.contains_key(*it))
-        {
-            return Err(own.error(format!(
-                "`{name}` is the name of a kernel of this program's own"
-            )));
+        let mut taken = ours.chain(others);
+        if let Some((name, whose)) = taken.find(|(name, _)| module.kernels.contains_key(*name)) {
+            return Err(own.error(format!("`{name}` is the name of a kernel of {whose}")));
         }
         Ok(module.kernels)
     }

@@ -149,8 +149,8 @@ impl Inner {
             module,
             own_modules: OwnModules::new(Host {
                 target: kernels.target,
-                vendors: kernels.vendors,
-                taken: kernels.names,
+                vendors: kernels.vendors.unwrap_or_else(|| sdk.emulator()),
+                ours: kernels.names,
                 copies: std::env::var_os(EMULATOR_FOLDER).map(PathBuf::from),
             }),
             free: HashMap::new(),

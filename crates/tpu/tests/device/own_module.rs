@@ -37,7 +37,7 @@ fn compile(name: &str, source: &str) -> OwnModule {
     let (file, module) = (folder.join("kernels.c"), folder.join("kernels.so"));
     std::fs::write(&file, source).unwrap();
     let compiler = Target::Emulator.compiler().unwrap();
-    let compiled = Target::Emulator.compile_own(&compiler, &[file], &module);
+    let compiled = Target::Emulator.compile_own(&compiler, &[file], &[], &module);
     compiled.unwrap();
     OwnModule::file(module)
 }
@@ -148,6 +148,13 @@ mod elsewhere {
     });
     kernels! { in TAKEN; Fill = "fill" { x: u64, y: u64, n: u64, by: f32, reserved: u32 } }
 
+    static ABSENT: LazyLock<OwnModule> = LazyLock::new(|| {
+        let head = "#include \"kernel.h\"\ntypedef struct { launch_t launch; } absent_t;";
+        let body = "void tpu_no_such_thing(void);\nKERNEL(absent, absent_t) { (void)a; tpu_no_such_thing(); }";
+        compile("absent", &format!("{head}\n{body}\n"))
+    });
+    kernels! { in ABSENT; Absent = "absent" {} }
+
     #[test]
     fn a_module_that_cannot_be_loaded_is_named_with_the_reason() {
         let _alone = alone();
@@ -161,9 +168,11 @@ mod elsewhere {
         is_refused(device, OfRiscv::default(), &machines);
         let name = [
             "own-module-taken",
-            "`fill` is the name of a kernel of this program's own",
+            "`fill` is the name of a kernel of this program",
         ];
         is_refused(device, Fill::default(), &name);
+        let function = "libtpuv7_emulator.so does not define: tpu_no_such_thing";
+        is_refused(device, Absent::default(), &["own-module-absent", function]);
     }
 }
 
