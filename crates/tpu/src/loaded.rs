@@ -147,18 +147,20 @@ struct Files {
 
 impl Files {
     fn write(bytes: &[u8], copies: Option<PathBuf>) -> Result<Self> {
-        let parent = std::env::temp_dir();
+        // The emulator's folder of the device's opening is gone, and the emulator makes it again; or it was given, and whoever
+        // made it removes all that is in it.
+        let (parent, copies) = match copies {
+            Some(given) if given.exists() => (given, None),
+            gone => (std::env::temp_dir(), gone),
+        };
         let folder = tempfile::Builder::new()
             .prefix("tpu-train-kernels-")
             .tempdir_in(&parent);
-        let files = Self {
-            folder: folder.map_err(|cause| Error::Io {
-                path: parent,
-                cause,
-            })?,
-            // The one of its opening is gone, unless it was given; the emulator makes it again.
-            copies: copies.filter(|folder| !folder.exists()),
-        };
+        let folder = folder.map_err(|cause| Error::Io {
+            path: parent,
+            cause,
+        })?;
+        let files = Self { folder, copies };
         let path = files.path();
         fs::write(&path, bytes).map_err(|cause| Error::Io { path, cause })?;
         Ok(files)

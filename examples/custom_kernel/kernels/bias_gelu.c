@@ -42,8 +42,8 @@ static void slope(const dim4 *shape) {
   mul_tiles(OUT, OUT, Z, shape);
   // 1 - s = exp(-2u) s, which keeps its digits where s is nearly 1. An infinite exponential belongs to an s of 0.
   tpu_bdc_min_C(SLOT(WORK + 2), SLOT(WORK + 2), f32_scalar(F32_MAX), shape, NULL, NULL, DT_FP32);
+  mul_tiles(WORK + 2, WORK + 2, S, shape);
   mul_tiles(OUT, OUT, WORK + 2, shape);
-  mul_tiles(OUT, OUT, S, shape);
   add_const(OUT, OUT, 1.f, shape);
   mul_tiles(OUT, OUT, S, shape);
 }

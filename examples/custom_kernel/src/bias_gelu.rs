@@ -184,6 +184,26 @@ mod tests {
         ])
     }
 
+    #[test]
+    fn a_closed_gate_lets_nothing_through_and_an_open_one_everything() {
+        on_tpu(|tpu| {
+            let z = [-1e4f32, -50.0, -10.0, -1.0, 0.0, 1.0, 10.0, 50.0, 1e4];
+            let x = Parameter::new("x", Tensor::from_slice(&z, 9, tpu).unwrap());
+            let tape = Tape::new();
+            let y = bias_gelu(&tape.watch(&x), &Tensor::zeros(9, tpu).unwrap()).unwrap();
+            tape.backward(&y.sum_all().unwrap()).unwrap();
+            let (y, dx) = (
+                y.detach().to_vec::<f32>(),
+                x.grad().unwrap().to_vec::<f32>(),
+            );
+            for ((z, y), dx) in z.iter().zip(y.unwrap()).zip(dx.unwrap()) {
+                let (value, slope) = value_and_slope(*z);
+                assert!((y - value).abs() <= 1e-6 * z.abs(), "gelu({z}) = {y}");
+                assert!((dx - slope).abs() <= 2e-6, "gelu'({z}) = {dx}");
+            }
+        });
+    }
+
     /// Many rows in a lane, one in each, one in pieces; more than the lanes and the cores have at once.
     #[test]
     fn kernels_give_what_the_reference_gives() {

@@ -56,12 +56,14 @@ fn load(target: Target, compiler: &Path, module: &Path) -> Result<String, String
     Ok(String::from_utf8(output.stdout).expect("ASCII"))
 }
 
-fn loads_and_registers(target: Target) {
+fn loads_and_registers(
+    target: Target,
+    compile: fn(Target, &Path, &Path) -> tt_kernels::Result<()>,
+) {
     let compiler: PathBuf = or_skip!(target.compiler());
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kernels.so");
-    let sources = concat!(env!("CARGO_MANIFEST_DIR"), "/kernels");
-    target.compile(&compiler, sources.as_ref(), &path).unwrap();
+    compile(target, &compiler, &path).unwrap();
     let module = target.check(&std::fs::read(&path).unwrap()).unwrap();
 
     let vendor = Sdk::cache().join("lib").join(target.vendor_library());
@@ -78,14 +80,30 @@ fn loads_and_registers(target: Target) {
     assert_eq!(registered, module.kernels);
 }
 
+fn ours(target: Target, compiler: &Path, out: &Path) -> tt_kernels::Result<()> {
+    let sources = concat!(env!("CARGO_MANIFEST_DIR"), "/kernels");
+    target.compile(compiler, sources.as_ref(), out)
+}
+
+fn a_users(target: Target, compiler: &Path, out: &Path) -> tt_kernels::Result<()> {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/device/own_kernels.c");
+    target.compile_own(compiler, &[source.into()], &[], out)
+}
+
 #[test]
 fn a_bm1690_loads_the_module_and_every_kernel_registers() {
-    loads_and_registers(Target::Chip(Chip::Bm1690));
+    loads_and_registers(Target::Chip(Chip::Bm1690), ours);
 }
 
 #[test]
 fn a_bm1684x_loads_the_module_and_every_kernel_registers() {
-    loads_and_registers(Target::Chip(Chip::Bm1684x));
+    loads_and_registers(Target::Chip(Chip::Bm1684x), ours);
+}
+
+#[test]
+fn so_does_a_module_of_a_users_own() {
+    loads_and_registers(Target::Chip(Chip::Bm1690), a_users);
+    loads_and_registers(Target::Chip(Chip::Bm1684x), a_users);
 }
 
 /// `kernels/checks.h`, under which the emulator runs all kernels, sees each rule broken.
