@@ -82,3 +82,28 @@ pub fn make(arguments: &[&str]) -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_users_file_becomes_a_module_of_its_kernels_for_the_emulator() {
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("own.so");
+        let source = root().join("examples/custom_kernel/kernels/bias_gelu.c");
+        let paths = [&source, &out].map(|path| path.to_str().expect("UTF-8"));
+        make(&["--add", paths[0], "--out", paths[1]]).unwrap();
+        let module = Target::Emulator.check(&fs::read(&out).unwrap()).unwrap();
+        let kernels: Vec<_> = module.kernels.keys().collect();
+        assert_eq!(kernels, ["bias_gelu", "bias_gelu_backward"]);
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let told = |arguments: &[&str]| make(arguments).unwrap_err().to_string();
+        assert!(told(&["--add", "no/such.c"]).contains("no/such.c: No such file"));
+        assert!(told(&["--chip", "bm1690", "--flag", "-O3"]).contains("--add FILE"));
+        assert!(told(&[]).contains("--chip bm1690"));
+    }
+}

@@ -56,6 +56,12 @@ fn times(device: TpuDevice, x: &TpuOperand, by: f32, y: &TpuOperand) {
     device.launch(args).unwrap();
 }
 
+/// So that the module is loaded.
+fn times_nothing(device: TpuDevice) {
+    let x = TpuOperand::new(device, &Operand::f32(vec![0.0], 1));
+    times(device, &x, 1.0, &x);
+}
+
 /// More than a tile of all lanes, and a rest.
 #[test]
 fn they_run_in_the_order_of_the_calls_among_our_own() {
@@ -148,6 +154,10 @@ mod elsewhere {
     });
     kernels! { in TAKEN; Fill = "fill" { x: u64, y: u64, n: u64, by: f32, reserved: u32 } }
 
+    static AGAIN: LazyLock<OwnModule> =
+        LazyLock::new(|| compile("again", include_str!("own_kernels.c")));
+    kernels! { in AGAIN; Again = "complains" {} }
+
     static ABSENT: LazyLock<OwnModule> = LazyLock::new(|| {
         let head = "#include \"kernel.h\"\ntypedef struct { launch_t launch; } absent_t;";
         let body = "void tpu_no_such_thing(void);\nKERNEL(absent, absent_t) { (void)a; tpu_no_such_thing(); }";
@@ -171,6 +181,13 @@ mod elsewhere {
             "`fill` is the name of a kernel of this program",
         ];
         is_refused(device, Fill::default(), &name);
+        times_nothing(device);
+        let other = [
+            "own-module-again",
+            "is the name of a kernel of",
+            "own-module-own",
+        ];
+        is_refused(device, Again::default(), &other);
         let function = "libtpuv7_emulator.so does not define: tpu_no_such_thing";
         is_refused(device, Absent::default(), &["own-module-absent", function]);
     }
