@@ -141,18 +141,24 @@ fn find<K: Kernel>(own: &OwnModule, kernels: &BTreeMap<String, usize>) -> Result
 /// A module as a file, until it is loaded.
 struct Files {
     folder: tempfile::TempDir,
-    /// Where the emulator keeps copies of it, a core one, which it never removes; `None`: whoever made the folder will.
+    /// The emulator's folder, if it is to be removed with what the emulator has put there.
     copies: Option<PathBuf>,
 }
 
 impl Files {
     fn write(bytes: &[u8], copies: Option<PathBuf>) -> Result<Self> {
-        // The emulator's folder of the device's opening is gone, and the emulator makes it again; or it was given, and whoever
-        // made it removes all that is in it.
+        // The emulator's folder of the device's opening is gone; or it was given, and whoever made it removes it.
         let (parent, copies) = match copies {
             Some(given) if given.exists() => (given, None),
             gone => (std::env::temp_dir(), gone),
         };
+        if let Some(path) = &copies {
+            // The emulator's cores would each make it, and those that come second end the process.
+            fs::create_dir_all(path).map_err(|cause| Error::Io {
+                path: path.clone(),
+                cause,
+            })?;
+        }
         let folder = tempfile::Builder::new()
             .prefix("tpu-train-kernels-")
             .tempdir_in(&parent);

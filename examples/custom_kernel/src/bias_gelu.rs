@@ -174,7 +174,9 @@ mod tests {
         );
         let tape = Tape::new();
         let y = bias_gelu(&tape.watch(&x).to_dtype(dtype)?, &tape.watch(&bias))?;
-        let loss = y.to_dtype(DType::F32)?.mul(&draw(3, &shape)?)?.sum_all()?;
+        // Of one sign, so that the sum of many rows keeps its digits.
+        let dy = Tensor::rand(0.5, 1.5, &shape[..], Seed::new(3), device)?;
+        let loss = y.to_dtype(DType::F32)?.mul(&dy)?.sum_all()?;
         tape.backward(&loss)?;
         let grad = |of: &Parameter| of.grad().expect("a gradient").to_vec();
         Ok([
@@ -208,7 +210,7 @@ mod tests {
     #[test]
     fn kernels_give_what_the_reference_gives() {
         on_tpu(|tpu| {
-            for shape in [[1, 1], [3, 5], [300, 33], [70, 4100], [9000, 40]] {
+            for shape in [[1, 1], [3, 5], [300, 33], [70, 4100], [600, 1000]] {
                 for (dtype, bound) in [(DType::F32, 1e-6), (DType::BF16, 4e-3), (DType::F16, 5e-4)]
                 {
                     let [there, here] =

@@ -99,10 +99,9 @@ fn so_they_do_where_ours_are_batched() {
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&ended.stdout);
-    assert!(
-        ended.status.success() && said.contains("1 passed"),
-        "{said}"
-    );
+    let (errors, status) = (String::from_utf8_lossy(&ended.stderr), ended.status);
+    let is_well = status.success() && said.contains("1 passed");
+    assert!(is_well, "{status}\n{said}\n{errors}");
 }
 
 #[track_caller]
