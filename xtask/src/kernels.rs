@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use tt_kernels::Target;
+use tt_kernels::{Chip, Target};
 
 use crate::{root, sdk};
 
@@ -28,7 +28,7 @@ pub fn make(arguments: &[&str]) -> Result<()> {
     }
     let target = match target {
         Some(target) => target,
-        None if !own.is_empty() => Target::Emulator, // where kernels are written
+        None if !own.is_empty() => Target::Emulator(Chip::Bm1690), // where kernels are written
         None => bail!("--chip bm1690, or another"),
     };
     let compiler = compiler.map_or_else(|| target.compiler(), Ok)?;
@@ -94,7 +94,9 @@ mod tests {
         let source = root().join("examples/custom_kernel/kernels/bias_gelu.c");
         let paths = [&source, &out].map(|path| path.to_str().expect("UTF-8"));
         make(&["--add", paths[0], "--out", paths[1]]).unwrap();
-        let module = Target::Emulator.check(&fs::read(&out).unwrap()).unwrap();
+        let module = Target::Emulator(Chip::Bm1690)
+            .check(&fs::read(&out).unwrap())
+            .unwrap();
         let kernels: Vec<_> = module.kernels.keys().collect();
         assert_eq!(kernels, ["bias_gelu", "bias_gelu_backward"]);
     }

@@ -49,7 +49,8 @@ pub fn build(name: &str, sources: &[&str]) -> Result<()> {
 /// What compiles for the target here, or why nothing does.
 fn compiler(target: Target) -> std::result::Result<PathBuf, String> {
     let host = env::var("TARGET").expect("set by cargo for a build script");
-    if target == Target::Emulator && !(host.starts_with("x86_64") && host.contains("linux")) {
+    let is_emulator = matches!(target, Target::Emulator(_));
+    if is_emulator && !(host.starts_with("x86_64") && host.contains("linux")) {
         return Err(format!(
             "the emulator runs on x86-64 Linux and not on {host}"
         ));

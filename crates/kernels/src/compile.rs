@@ -133,6 +133,7 @@ fn run(command: &mut Command) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Chip;
 
     /// What is told of a module of one file; its text may be missing.
     fn told(name: &str, text: Option<&str>) -> String {
@@ -142,7 +143,7 @@ mod tests {
         if let Some(text) = text {
             fs::write(&source, text).unwrap();
         }
-        let target = Target::Emulator;
+        let target = Target::Emulator(Chip::Bm1690);
         let compiler = target.compiler().unwrap();
         let compiled = target.compile_own(&compiler, &[source], &[], &folder.join("mine.so"));
         fs::remove_dir_all(&folder).unwrap();

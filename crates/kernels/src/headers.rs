@@ -8,8 +8,9 @@ use crate::{Error, Result};
 /// What the device offers.
 pub(crate) const DEVICE: &str = include_str!("../../tpu/kernels/device.h");
 
-const HEADERS: [(&str, &str); 6] = [
+const HEADERS: [(&str, &str); 7] = [
     ("device.h", DEVICE),
+    ("counts.h", include_str!("../../tpu/kernels/counts.h")),
     ("checks.h", include_str!("../../tpu/kernels/checks.h")),
     ("kernel.h", include_str!("../../tpu/kernels/kernel.h")),
     ("tiles.h", include_str!("../../tpu/kernels/tiles.h")),

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 
 use crate::launch::kernels;
+use crate::trace::Traffic;
 
 kernels! {
     /// Runs the kernels of a list.
@@ -16,6 +17,8 @@ kernels! {
         bytes: u32,
     }
 }
+
+impl Traffic for RunBatch {}
 
 /// Of a record's head, and what its arguments are filled up to a multiple of.
 const RECORD_BYTES: usize = 64;

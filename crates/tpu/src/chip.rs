@@ -11,8 +11,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use libloading::Library;
+use tt_kernels::Chip;
 
-use crate::launch::CORES;
 use crate::sdk::{Sdk, SdkKind};
 
 /// Of the vendor's kernels that this program is tested with: its firmware is in them.
@@ -169,15 +169,17 @@ pub fn is_faulty(chips: &str) -> bool {
     chips.contains("FAULT")
 }
 
-/// What the emulator stands for.
-pub fn of_emulator() -> Vec<Fact> {
+/// What the emulator of a chip stands for.
+pub fn of_emulator(chip: Chip) -> Vec<Fact> {
     let memory = std::env::var("CMODEL_GLOBAL_MEM_SIZE").ok();
     let memory = memory.and_then(|text| text.parse().ok());
+    let memory = memory.filter(|_| chip == Chip::Bm1690);
     let memory = memory.unwrap_or(crate::DEFAULT_MEMORY_BYTES);
+    let (name, cores) = (chip.name().to_uppercase(), chip.cores());
     let fact = |name, text: String| Fact::new(name, Some(text), "");
     vec![
-        fact("chip", "BM1690, emulated".to_owned()),
-        fact("cores", format!("{CORES}, or as many as device.cores says")),
+        fact("chip", format!("{name}, emulated")),
+        fact("cores", format!("{cores}, or as many as device.cores says")),
         fact(
             "memory",
             format!("{}, or as device.memory_gb says", gibibytes(memory)),
@@ -208,7 +210,7 @@ pub fn of_runtime(sdk: &Sdk, chip: usize) -> Vec<Fact> {
     let chip = (!parts.is_empty()).then(|| parts.join(", "));
 
     let good = number("tpuRtGetTpuGoodNumber");
-    let cores = good.map(|good| format!("{good} of {CORES} in order"));
+    let cores = good.map(|good| format!("{good} of {} in order", sdk.chip.cores()));
     let memory = stat.map(|room| {
         let [total, used] = [long(&room), long(&room[8..])].map(gibibytes);
         format!("{total}, {used} used")

@@ -5,7 +5,6 @@
 //! the size of its arguments compared with the host's, as nothing comes back from a launch that goes wrong.
 
 use std::collections::{BTreeMap, HashMap};
-use std::ffi::CString;
 use std::fs;
 use std::path::PathBuf;
 
@@ -14,7 +13,7 @@ use tt_kernels::Target;
 use crate::error::{Error, Result};
 use crate::launch::Kernel;
 use crate::own_module::OwnModule;
-use crate::sys;
+use crate::runtime::{Module, Runtime};
 
 /// What loading a module depends on.
 pub(crate) struct Host {
@@ -39,14 +38,14 @@ pub(crate) struct OwnModules {
 struct Loaded {
     /// The module's, for messages.
     name: String,
-    module: sys::Module,
+    module: Module,
     /// The bytes of the arguments of each.
     kernels: BTreeMap<String, usize>,
 }
 
 /// Where a kernel is.
 pub(crate) struct Place {
-    pub module: sys::Module,
+    pub module: Module,
     /// Whether nothing of the module has been launched before.
     pub is_new: bool,
 }
@@ -64,8 +63,7 @@ impl OwnModules {
     pub(crate) fn load<K: Kernel>(
         &mut self,
         own: &'static OwnModule,
-        runtime: &sys::Runtime,
-        stream: sys::Stream,
+        runtime: &dyn Runtime,
     ) -> Result<Place> {
         let key = std::ptr::from_ref(own) as usize;
         if let Some(loaded) = self.loaded.get(&key) {
@@ -79,7 +77,7 @@ impl OwnModules {
         let kernels = self.check(own, &bytes)?;
         find::<K>(own, &kernels)?;
         let files = Files::write(&bytes, self.host.copies.clone())?;
-        let module = files.load(own, runtime, stream)?;
+        let module = runtime.load(&files.path())?;
         self.files = Some(files);
         let name = own.to_string();
         self.loaded.insert(
@@ -174,23 +172,6 @@ impl Files {
 
     fn path(&self) -> PathBuf {
         self.folder.path().join("own_kernels.so")
-    }
-
-    fn load(
-        &self,
-        own: &OwnModule,
-        runtime: &sys::Runtime,
-        stream: sys::Stream,
-    ) -> Result<sys::Module> {
-        let path = self.path();
-        let name = CString::new(path.as_os_str().as_encoded_bytes())
-            .map_err(|_| own.error(format!("{} has a NUL", path.display())))?;
-        // SAFETY: the stream is the device's, the file an ELF library for it.
-        let module = unsafe { (runtime.load_module)(name.as_ptr(), stream) };
-        if module.is_null() {
-            return Err(own.error("they were not taken by the device".to_owned()));
-        }
-        Ok(module)
     }
 }
 

@@ -18,7 +18,7 @@ pub(super) fn rows(findings: &mut Findings, sdk: &Sdk, vendors: Option<&Path>) -
     let versions = Versions::read(&root, sdk, vendors);
     match sdk.kind {
         SdkKind::Emulator => {
-            for fact in chip::of_emulator() {
+            for fact in chip::of_emulator(sdk.chip) {
                 row(findings, &fact);
             }
         }

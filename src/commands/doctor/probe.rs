@@ -160,7 +160,7 @@ pub(super) fn work(file: &Path) -> Result<ExitCode, Failure> {
         write(&Line::Ended(try_group(group, tpu)))?;
     }
     // Last, as it may hang, and all that matters has been told.
-    let sdk = Sdk::find().map_err(Failure::run)?;
+    let sdk = Sdk::find(None).map_err(Failure::run)?;
     if sdk.kind == SdkKind::Driver {
         write(&Line::Begun("chip".to_owned()))?;
         for fact in chip::of_runtime(&sdk, 0) {

@@ -3,14 +3,14 @@
 //! Every status is 0 for success. Launches are queued; copies are made at once, by another engine than that of the kernels, so one
 //! to the device waits for what is queued. Source: the vendor's `bmlib_runtime.h`.
 //!
-//! The emulator computes in this process, with the kernels of the file that a variable names to it when it begins: a module
-//! that is loaded later is only looked at for its name. It ends the process where memory runs out, so what it has given is
-//! counted here.
+//! The emulator calls kernels in this process, of the file that a variable names to it when it begins. A module that is loaded
+//! later it does not look into, so a user's own is loaded and called here, as the emulator would. It ends the process where
+//! memory runs out, so what it has given is counted here.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use std::path::Path;
-use std::ptr::null_mut;
+use std::path::{Path, PathBuf};
+use std::ptr::{self, null_mut};
 use std::sync::{Mutex, PoisonError};
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
@@ -78,14 +78,26 @@ pub(super) struct Bmlib {
     functions: Functions,
     handle: Handle,
     state: Mutex<State>,
+    /// The file that the emulator began with.
+    began_with: Option<PathBuf>,
     /// Bytes that may be given in all.
     room: u64,
 }
 
+/// A kernel in a module, as it is launched.
+#[derive(Clone, Copy)]
+enum Function {
+    /// By the library.
+    Numbered(c_int),
+    /// By us.
+    Called(unsafe extern "C" fn(args: *const c_void, bytes: c_uint) -> c_int),
+}
+
 #[derive(Default)]
 struct State {
-    /// Numbers of kernels.
-    kernels: HashMap<(Module, &'static CStr), c_int>,
+    kernels: HashMap<(Module, &'static CStr), Function>,
+    /// Modules that the emulator did not begin with.
+    own: HashMap<Module, Library>,
     /// What `malloc` has given, by address.
     memory: HashMap<u64, Memory>,
     bytes: u64,
@@ -99,7 +111,8 @@ unsafe impl Sync for Bmlib {}
 impl Bmlib {
     /// The device of this number with at most `room` bytes of memory; its emulator begins with the file `kernels`.
     pub(super) fn open(sdk: &Sdk, number: usize, kernels: &Path, room: u64) -> DeviceResult<Self> {
-        if sdk.kind == SdkKind::Emulator {
+        let began_with = (sdk.kind == SdkKind::Emulator).then(|| kernels.to_owned());
+        if let Some(kernels) = &began_with {
             begin_emulator(&sdk.emulator(), kernels)?;
         }
         let library = sdk.runtime();
@@ -112,6 +125,7 @@ impl Bmlib {
             functions,
             handle,
             state: Mutex::default(),
+            began_with,
             room,
         })
     }
@@ -120,12 +134,24 @@ impl Bmlib {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn function(&self, module: Module, name: &'static CStr) -> c_int {
+    fn function(&self, module: Module, name: &'static CStr) -> DeviceResult<Function> {
         let mut state = self.state();
-        *state.kernels.entry((module, name)).or_insert_with(|| {
+        if let Some(function) = state.kernels.get(&(module, name)) {
+            return Ok(*function);
+        }
+        let function = match state.own.get(&module) {
+            Some(library) => {
+                // SAFETY: kernels have this type.
+                let found = unsafe { library.get(name.to_bytes_with_nul()) };
+                Function::Called(*found.map_err(|error| Error::Module(error.to_string()))?)
+            }
             // SAFETY: the module was loaded by this device.
-            unsafe { (self.functions.get_function)(self.handle, module.0, name.as_ptr()) }
-        })
+            None => Function::Numbered(unsafe {
+                (self.functions.get_function)(self.handle, module.0, name.as_ptr())
+            }),
+        };
+        state.kernels.insert((module, name), function);
+        Ok(function)
     }
 }
 
@@ -191,6 +217,20 @@ impl Runtime for Bmlib {
     }
 
     fn load(&self, path: &Path) -> DeviceResult<Module> {
+        if self
+            .began_with
+            .as_deref()
+            .is_some_and(|first| first != path)
+        {
+            // SAFETY: the module was checked; its initialisers register kernels.
+            let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) };
+            let library = library.map_err(library_error(path))?;
+            let mut state = self.state();
+            // A name that no module of the vendor's has.
+            let module = Module(ptr::without_provenance_mut(state.own.len() + 1));
+            state.own.insert(module, library);
+            return Ok(module);
+        }
         // SAFETY: the file is an ELF library.
         load_module(path, |name| unsafe {
             (self.functions.load_module)(self.handle, name)
@@ -198,10 +238,17 @@ impl Runtime for Bmlib {
     }
 
     unsafe fn launch(&self, module: Module, name: &'static CStr, args: &[u8]) -> DeviceResult<()> {
-        let function = self.function(module, name);
+        let function = self.function(module, name)?;
         let (bytes, args) = (args.len(), args.as_ptr().cast());
         // SAFETY: the kernel exists with arguments of this size, as the caller says.
-        let status = unsafe { (self.functions.launch_async)(self.handle, function, args, bytes) };
+        let status = unsafe {
+            match function {
+                Function::Numbered(number) => {
+                    (self.functions.launch_async)(self.handle, number, args, bytes)
+                }
+                Function::Called(kernel) => kernel(args, bytes as c_uint),
+            }
+        };
         if status == 0 {
             return Ok(());
         }

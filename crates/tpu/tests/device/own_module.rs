@@ -11,7 +11,7 @@ use tt_kernels::Target;
 use tt_tpu::{EMULATOR_FOLDER, Error, OwnModule, TpuDevice, kernels};
 
 use crate::alone;
-use crate::common::{Operand, TpuOperand, device, launches, numbers, upload, values};
+use crate::common::{Operand, TpuOperand, chip, device, launches, numbers, upload, values};
 
 static MODULE: LazyLock<OwnModule> =
     LazyLock::new(|| compile("own", include_str!("own_kernels.c")));
@@ -36,8 +36,9 @@ fn compile(name: &str, source: &str) -> OwnModule {
     let folder = folder(name);
     let (file, module) = (folder.join("kernels.c"), folder.join("kernels.so"));
     std::fs::write(&file, source).unwrap();
-    let compiler = Target::Emulator.compiler().unwrap();
-    let compiled = Target::Emulator.compile_own(&compiler, &[file], &[], &module);
+    let target = Target::Emulator(chip());
+    let compiler = target.compiler().unwrap();
+    let compiled = target.compile_own(&compiler, &[file], &[], &module);
     compiled.unwrap();
     OwnModule::file(module)
 }
