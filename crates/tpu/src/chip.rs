@@ -15,8 +15,13 @@ use tt_kernels::Chip;
 
 use crate::sdk::{Sdk, SdkKind};
 
-/// Of the vendor's kernels that this program is tested with: its firmware is in them.
-pub const TESTED_FIRMWARE: &str = "44b447769";
+/// Of the vendor's kernels that this program is tested with, in which the firmware is: its commit.
+pub fn tested_firmware(chip: Chip) -> &'static str {
+    match chip {
+        Chip::Bm1690 => "44b447769",
+        Chip::Bm1684x => "20075eaca",
+    }
+}
 
 const PROC: &str = "proc/sgdrv";
 const KERNEL_MODULE: &str = "sys/module/sgcard/version";
@@ -54,6 +59,8 @@ pub struct Versions {
     pub runtime: Option<String>,
     /// Of the vendor's kernels.
     pub firmware: Option<String>,
+    /// What that should have in it.
+    pub tested_firmware: &'static str,
 }
 
 impl Versions {
@@ -79,6 +86,10 @@ impl Versions {
                 .or_else(|| line(&sdk.folder.parent()?.join("VERSION")))
                 .or_else(|| package(&packages, "tpuv7-runtime")),
             firmware: library.and_then(|path| firmware(&fs::read(path).ok()?)),
+            tested_firmware: match (sdk.kind, sdk.chip) {
+                (SdkKind::Emulator, Chip::Bm1684x) => "", // it has none
+                (_, chip) => tested_firmware(chip),
+            },
         }
     }
 
@@ -104,10 +115,11 @@ impl Versions {
             ));
         }
         if let Some(firmware) = &self.firmware
-            && !firmware.contains(TESTED_FIRMWARE)
+            && !firmware.contains(self.tested_firmware)
         {
             misfits.push(format!(
-                "the vendor's kernels have firmware {firmware}, this program is tested with commit {TESTED_FIRMWARE}"
+                "the vendor's kernels have firmware {firmware}, this program is tested with commit {}",
+                self.tested_firmware
             ));
         }
         misfits
@@ -405,11 +417,15 @@ mod tests {
     #[test]
     fn the_firmware_that_this_program_is_tested_with_is_the_one_it_names() {
         let folder = Sdk::cache().join("lib");
-        for library in ["libtpuv7_emulator.so", "libbm1690_kernel_module.so"] {
+        for (library, chip) in [
+            ("libtpuv7_emulator.so", Chip::Bm1690),
+            ("libbm1690_kernel_module.so", Chip::Bm1690),
+            ("libbm1684x_kernel_module.so", Chip::Bm1684x),
+        ] {
             match fs::read(folder.join(library)) {
                 Ok(bytes) => {
                     let told = firmware(&bytes).unwrap();
-                    assert!(told.contains(TESTED_FIRMWARE), "{library}: {told}");
+                    assert!(told.contains(tested_firmware(chip)), "{library}: {told}");
                 }
                 Err(cause) => assert!(std::env::var_os("CI").is_none(), "{library}: {cause}"),
             }

@@ -28,7 +28,7 @@ fn run(dir: &Path, args: &[&str]) -> String {
             concat!(env!("CARGO_TARGET_TMPDIR"), "/cache"),
         );
     // In the cache just replaced it would not be found.
-    if let Ok(sdk) = Sdk::find() {
+    if let Ok(sdk) = Sdk::find(None) {
         command.env("SOPHGO_SDK", sdk.folder);
     }
     let output = command.output().unwrap();
