@@ -130,7 +130,7 @@ fn sums(inputs: &[Tensor]) -> Result<Vec<f32>> {
 
 /// GELU of `z`, and its derivative.
 fn value_and_slope(z: f32) -> (f32, f32) {
-    const TWICE: f32 = 1.595_769_1; // 2 sqrt(2/pi)
+    const TWICE: f32 = 1.595_769; // 2 sqrt(2/pi)
     const CUBIC: f32 = 0.044_715;
     let gate = 1.0 / (1.0 + (-TWICE * (z + CUBIC * z * z * z)).exp()); // (1 + tanh(u)) / 2
     let slope = TWICE * (1.0 + 3.0 * CUBIC * z * z);

@@ -31,9 +31,12 @@ fn what_is_run_again_gives_the_same_gradients() -> Result<()> {
     let [x, w] = parameters(Device::Cpu);
     let (tape, again) = (Tape::new(), w.clone());
     let y = apply(Cube::default(), &[&x.value(), &w.value()])?;
-    let y = tape.recompute(&tape.watch(&x), &[w.clone()], y, move |tape, x| {
-        apply(Cube::default(), &[x, &tape.watch(&again)])
-    })?;
+    let y = tape.recompute(
+        &tape.watch(&x),
+        std::slice::from_ref(&w),
+        y,
+        move |tape, x| apply(Cube::default(), &[x, &tape.watch(&again)]),
+    )?;
     tape.backward(&y.sum_all()?)?;
     for (parameter, expected) in [(x, dx), (w, dw)] {
         assert_eq!(parameter.take_grad().unwrap().to_vec::<f32>()?, expected);
