@@ -1,7 +1,7 @@
 //! `cargo run --release -p custom-kernel -- +model=feed_forward +trainer=lm device=tpu`
 //!
 //! A TPU kernel of one's own in a model of one's own: feed-forward blocks whose activation, `gelu(x + bias)`, is one
-//! operation ([`bias_gelu`]). It runs on the CPU too, in `plan`, with remat, and in either `device.mode`.
+//! operation ([`bias_gelu()`]). It runs on the CPU too, in `plan`, with remat, and in either `device.mode`.
 //! `docs/tpu-kernels.md` is the tutorial.
 
 mod bias_gelu;
