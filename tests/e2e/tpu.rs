@@ -174,5 +174,5 @@ fn a_bm1684x_follows_the_cpu() {
 
     let refused = [NANO, RUN, &chip, &[memory]].concat();
     let refused = Running::start(lab.command(&refused)).finish();
-    refused.says("an emulated bm1684x has 4 GiB of memory and no more");
+    refused.complains("an emulated bm1684x has 4 GiB of memory and no more");
 }

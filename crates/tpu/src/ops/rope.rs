@@ -70,7 +70,9 @@ pub(crate) fn rope(
     );
     for table in [cos, sin] {
         ensure!(
-            table.1.dims().last() == Some(&(dim / 2)) && table.0.kind() == DType::F32,
+            table.1.dims().len() == 2
+                && table.1.dims()[1] == dim / 2
+                && table.0.kind() == DType::F32,
             "rope: a table of {:?} for heads of {dim}",
             table.1.dims()
         );
