@@ -70,7 +70,8 @@ functions! {
     get_function = "tpu_kernel_get_function": fn(handle: Handle, module: *mut c_void, name: *const c_char) -> c_int;
     /// Copies the arguments before it returns.
     launch_async = "tpu_kernel_launch_async": fn(handle: Handle, function: c_int, args: *const c_void, bytes: usize) -> c_int;
-    sync = "tpu_kernel_sync": fn(handle: Handle) -> c_int;
+    /// For the launches of every thread; `tpu_kernel_sync` waits for those of its own, and ends the process if there are none.
+    sync = "bm_device_sync": fn(handle: Handle) -> c_int;
 }
 
 /// The opened device.

@@ -4,12 +4,12 @@
 mod common;
 
 mod fault;
-mod float_mode;
 mod memory;
 mod own_module;
 mod pollers;
 #[cfg(target_env = "gnu")]
 mod streams;
+mod threads;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -174,7 +174,9 @@ mod elsewhere {
             OfMissing::default(),
             &["`no/such/kernels.so`", "No such file"],
         );
-        let machines = ["own-module-riscv", "is for Riscv64, and emulator is X86_64"];
+        let emulator = Target::Emulator(chip());
+        let machine = format!("is for Riscv64, and {} is X86_64", emulator.name());
+        let machines = ["own-module-riscv", machine.as_str()];
         is_refused(device, OfRiscv::default(), &machines);
         let name = [
             "own-module-taken",
@@ -188,8 +190,9 @@ mod elsewhere {
             "own-module-own",
         ];
         is_refused(device, Again::default(), &other);
-        let function = "libtpuv7_emulator.so does not define: tpu_no_such_thing";
-        is_refused(device, Absent::default(), &["own-module-absent", function]);
+        let library = emulator.vendor_library();
+        let function = format!("{library} does not define: tpu_no_such_thing");
+        is_refused(device, Absent::default(), &["own-module-absent", &function]);
     }
 }
 
