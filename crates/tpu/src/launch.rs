@@ -40,8 +40,9 @@ pub unsafe trait Kernel: Copy + std::fmt::Debug + Traffic {
     fn header(&mut self) -> &mut Header;
 }
 
-/// Defines argument structs. Fields are u64 (addresses, counts), i64, u32, i32, f32 or arrays of these, in the order of the C struct; the 64-bit
-/// ones come first and the 32-bit ones are even in number, so that neither side pads. What does is not compiled.
+/// Defines argument structs. Fields are u64 (addresses, counts), i64, u32, i32, f32 or arrays of these, in the order of the C
+/// struct; the 64-bit ones come first and the 32-bit ones are even in number, so that neither side pads: what would is not
+/// compiled.
 ///
 /// Kernels of a module of a user's own begin with its name, a `static` [`OwnModule`]:
 ///
@@ -59,6 +60,14 @@ pub unsafe trait Kernel: Copy + std::fmt::Debug + Traffic {
 /// fn times(tpu: TpuDevice, x: u64, y: u64, n: u64, by: f32) -> tt_tpu::Result<()> {
 ///     tpu.launch(Times { x, y, n, by, ..Times::default() })
 /// }
+/// ```
+///
+/// Not so, where C would fill up the last eight bytes:
+///
+/// ```compile_fail,E0080
+/// # use tt_tpu::{OwnModule, kernels};
+/// # static MODULE: std::sync::LazyLock<OwnModule> = std::sync::LazyLock::new(|| OwnModule::file("mine.so"));
+/// kernels! { in MODULE; Times = "times" { x: u64, by: f32 } }
 /// ```
 #[macro_export]
 macro_rules! kernels {
