@@ -8,6 +8,8 @@ use tt_tensor::profile::Event;
 /// What an event lies within, the innermost of each kind.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Place<'a> {
+    /// Not between steps, as a validation is.
+    pub(super) is_in_step: bool,
     /// Part of the step: `forward`, `backward`, `optimizer` ...
     pub(super) part: Option<&'a str>,
     pub(super) module: Option<&'a str>,
@@ -60,6 +62,10 @@ fn within<'a>(index: usize, event: &'a Event, place: &Place<'a>) -> Place<'a> {
     });
     let place = place.clone();
     match event.kind {
+        "step" => Place {
+            is_in_step: true,
+            ..place
+        },
         "part" => Place {
             part: name,
             ..place
@@ -122,6 +128,7 @@ mod tests {
         let attention = (Some("forward"), Some("model"), Some("fused::attention"));
         assert_eq!(told(9), attention);
         assert_eq!(told(10), (Some("optimizer"), None, Some("fused::step")));
+        assert!(places[10].is_in_step);
         assert_eq!(places[11], Place::default());
     }
 }

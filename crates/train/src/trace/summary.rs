@@ -61,8 +61,10 @@ impl Summary {
                 own[outer] = own[outer].saturating_sub(event.length);
             }
         }
-        for (event, own) in events.iter().zip(own) {
-            summary.add(event, own, on_device);
+        for ((event, place), own) in events.iter().zip(&places).zip(own) {
+            if place.is_in_step || event.kind == "step" {
+                summary.add(event, own, on_device);
+            }
         }
         for sample in samples {
             summary.look_at(sample);
