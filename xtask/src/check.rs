@@ -49,6 +49,11 @@ fn run_steps(extent: Extent, table: &mut Table) -> Result<()> {
     for isa in lower_isas() {
         passes.extend(binaries.iter().filter_map(|it| it.on_isa(isa, extent)));
     }
+    passes.extend(
+        binaries
+            .iter()
+            .filter_map(|it| it.of_the_other_chip(extent)),
+    );
     if extent == Extent::Full {
         passes.extend(binaries.iter().flat_map(TestBinary::of_the_tpu_otherwise));
     }
@@ -253,6 +258,28 @@ impl TestBinary {
                 Extent::Full => vec!["golden_", "--skip", "tpu"],
             },
             variable: Some(("TT_ISA", isa)),
+            ..pass
+        })
+    }
+
+    /// The kernels of a BM1684X on its own emulator; and operations and goldens, which take longer.
+    fn of_the_other_chip(&self, extent: Extent) -> Option<Pass> {
+        let pass = self.pass(extent);
+        let arguments = match (self.package.as_str(), self.target.as_str(), extent) {
+            ("tt-tpu", "kernels" | "device", _) => pass.arguments,
+            ("tt-tensor", "operations" | "fallback", Extent::Full) => {
+                vec!["--include-ignored", "tpu"]
+            }
+            ("tt-trainers", "golden", Extent::Full) => {
+                vec!["--include-ignored", "qwen2_tied::tpu", "lora_qwen2::tpu"]
+            }
+            ("tt-trainers", "training", Extent::Full) => vec!["tpu_support"],
+            _ => return None,
+        };
+        Some(Pass {
+            name: format!("{}, bm1684x", pass.name),
+            arguments,
+            variable: Some(("TT_TPU_CHIP", "bm1684x")),
             ..pass
         })
     }

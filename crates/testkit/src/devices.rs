@@ -3,11 +3,11 @@
 use std::sync::{Mutex, OnceLock};
 
 use tt_tensor::{Device, TpuDevice};
-use tt_tpu::{Options, sdk::Sdk};
+use tt_tpu::{Chip, Options, sdk::Sdk};
 
 /// Whether there is a TPU to test on: the vendor's libraries, that is. Says so if not, and fails with `CI` set.
 pub fn has_tpu() -> bool {
-    let Err(why) = Sdk::find(chip()) else {
+    let Err(why) = Sdk::find(Some(chip())) else {
         return true;
     };
     assert!(std::env::var_os("CI").is_none(), "no TPU to test on: {why}");
@@ -15,10 +15,10 @@ pub fn has_tpu() -> bool {
     false
 }
 
-/// The chip to emulate, if one is named.
-fn chip() -> Option<tt_tpu::Chip> {
-    let name = std::env::var("TT_TPU_CHIP").ok()?;
-    Some(name.parse().expect("a chip"))
+/// The chip that is emulated.
+pub fn chip() -> Chip {
+    let named = std::env::var("TT_TPU_CHIP");
+    named.map_or(Chip::Bm1690, |name| name.parse().expect("a chip"))
 }
 
 /// The emulated TPU, on which nothing may fall back to the CPU; `None` where the vendor's libraries are missing, which fails
@@ -37,7 +37,7 @@ pub fn tpu() -> Option<TpuDevice> {
         let options = Options {
             cores: Some(cores),
             forbid_fallback: true,
-            chip: chip(),
+            chip: Some(chip()),
             batched: std::env::var("TT_TPU_MODE").is_ok_and(|mode| mode == "batch"),
             ..Options::default()
         };

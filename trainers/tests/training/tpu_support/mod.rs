@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 use ops::{OPS, Op, operand};
 use tt_tensor::{DType, Device, Parameter, Precision, Result, Tape, Tensor, TpuDevice};
-use tt_testkit::relative_l2;
+use tt_testkit::{Chip, relative_l2};
 
 /// What is measured, and what the table calls it.
 const TYPES: [(Precision, &str); 3] = [
@@ -21,8 +21,13 @@ const TYPES: [(Precision, &str); 3] = [
     (Precision::F16, "f16"),
 ];
 
-/// Heads the part of the page that is written by hand, with the tables of `cargo xtask roofline`.
-const COST: &str = "## What the kernels cost\n";
+/// The file of a chip, and the heading of what is written there by hand, after what is measured.
+fn file(chip: Chip) -> (&'static str, &'static str) {
+    match chip {
+        Chip::Bm1690 => ("tpu-support.md", "## What the kernels cost"),
+        Chip::Bm1684x => ("tpu-support-bm1684x.md", "## What its engines do otherwise"),
+    }
+}
 
 /// The value of an operation and the gradients of a weighted sum of it, on the host.
 fn run(op: &Op, precision: Precision, values: Precision, device: Device) -> Result<Vec<Vec<f32>>> {
@@ -111,13 +116,21 @@ fn row(op: &Op, tpu: TpuDevice) -> String {
     row
 }
 
-fn page(rows: &[String], step: &str) -> String {
-    let rows = rows.join("\n");
+fn page(chip: Chip, rows: &[String], step: &str) -> String {
+    let (rows, name) = (rows.join("\n"), chip.name().to_uppercase());
+    let variable = match chip {
+        Chip::Bm1690 => String::new(),
+        other => format!(" and `TT_TPU_CHIP={}`", other.name()),
+    };
+    let other = match chip {
+        Chip::Bm1690 => "The other chip: [BM1684X](tpu-support-bm1684x.md).",
+        Chip::Bm1684x => "The other chip: [BM1690](tpu-support.md).",
+    };
     format!(
         "\
-# What runs on a Sophgo TPU
+# What runs on a Sophgo {name}
 
-Written by the test `the_page_on_support_is_current` with `TT_WRITE_DOCS=1`, from measurements on the vendor's BM1690 emulator with two cores.
+Written by the test `the_page_on_support_is_current` with `TT_WRITE_DOCS=1`{variable}, from measurements on the vendor's emulator of it. {other}
 
 ## Operations
 
@@ -147,12 +160,15 @@ fn the_page_on_support_is_current() {
             unreachable!("on_tpu gives a TPU");
         };
         let rows: Vec<String> = OPS.iter().map(|op| row(op, tpu)).collect();
-        let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs/tpu-support.md");
+        let chip = tt_testkit::chip();
+        let (file, by_hand) = file(chip);
+        let docs = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs");
+        let path = docs.join(file);
         let written = std::fs::read_to_string(&path).unwrap();
-        let at = written.find(COST).expect("what the kernels cost");
-        let (written, cost) = written.split_at(at);
+        let at = written.find(by_hand).expect("what is written by hand");
+        let (written, rest) = written.split_at(at);
         if std::env::var_os("TT_WRITE_DOCS").is_some() {
-            let page = page(&rows, &step::section(tpu)) + "\n" + cost;
+            let page = page(chip, &rows, &step::section(tpu)) + "\n" + rest;
             std::fs::write(&path, page).unwrap();
             return;
         }
@@ -161,7 +177,7 @@ fn the_page_on_support_is_current() {
             .filter(|line| line.starts_with("| ") && line.matches('|').count() == 9)
             .skip(2)
             .collect();
-        let advice = "`TT_WRITE_DOCS=1 cargo test -p tt-trainers --test training tpu_support` writes docs/tpu-support.md";
+        let advice = "`TT_WRITE_DOCS=1 cargo test -p tt-trainers --test training tpu_support` writes the page";
         assert_eq!(written.len(), rows.len(), "{advice}");
         for (written, measured) in written.iter().zip(&rows) {
             compare(written, measured).unwrap_or_else(|why| panic!("{why}; {advice}"));
