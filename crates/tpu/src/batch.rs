@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use crate::launch::kernels;
-use crate::trace::Traffic;
+use crate::traffic::Traffic;
 
 kernels! {
     /// Runs the kernels of a list.

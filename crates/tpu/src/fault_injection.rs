@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use crate::launch::kernels;
-use crate::trace::Traffic;
+use crate::traffic::Traffic;
 
 kernels! {
     /// Fails a check of the device's own.

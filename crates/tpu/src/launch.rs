@@ -10,7 +10,7 @@ use candle_core::DType;
 
 use crate::error::{Error, Result};
 use crate::own_module::OwnModule;
-use crate::trace::Traffic;
+use crate::traffic::Traffic;
 
 /// The first field of every argument struct; filled in by the launch.
 #[repr(C)]
@@ -122,7 +122,7 @@ macro_rules! kernels {
     };
     (in $module:ident; $($(#[$doc:meta])* $name:ident = $symbol:literal { $($fields:tt)* })*) => {
         $crate::kernels! { @define Some(&$module); $($(#[$doc])* $name = $symbol { $($fields)* })* }
-        $(impl $crate::trace::Traffic for $name {})*
+        $(impl $crate::traffic::Traffic for $name {})*
     };
     ($($(#[$doc:meta])* $name:ident = $symbol:literal { $($fields:tt)* })*) => {
         $crate::kernels! { @define None; $($(#[$doc])* $name = $symbol { $($fields)* })* }

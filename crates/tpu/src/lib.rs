@@ -28,7 +28,9 @@ mod runtime;
 pub mod sdk;
 mod storage;
 pub mod streams;
+mod sys;
 pub mod trace;
+pub mod traffic;
 
 #[doc(hidden)]
 pub use bytemuck::NoUninit; // of what `kernels!` expands to

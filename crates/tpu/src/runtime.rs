@@ -16,14 +16,6 @@ use crate::error::{Error, Result};
 use crate::float_mode;
 use crate::sdk::{Sdk, SdkKind};
 
-/// What the library of a chip must define.
-pub(crate) fn symbols(chip: Chip) -> &'static [&'static str] {
-    match chip {
-        Chip::Bm1690 => tpuv7::SYMBOLS,
-        Chip::Bm1684x => bmlib::SYMBOLS,
-    }
-}
-
 /// How often the host asks whether what is queued has run.
 const POLL: Duration = Duration::from_micros(100);
 
@@ -94,32 +86,6 @@ pub(crate) fn open(
         })
     })
 }
-
-/// Defines a struct of functions of a library, and the list of their names.
-macro_rules! functions {
-    ($($(#[$doc:meta])* $field:ident = $symbol:literal: fn($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty;)*) => {
-        /// The functions that are used, resolved once.
-        struct Functions {
-            $($(#[$doc])* $field: unsafe extern "C" fn($($arg: $ty),*) -> $ret,)*
-            /// Keeps the functions where they are.
-            _library: libloading::Library,
-        }
-
-        impl Functions {
-            fn load(path: &std::path::Path) -> Result<Self, libloading::Error> {
-                // SAFETY: the library's initialisers are the vendor's; loading it has no precondition of ours.
-                let library = unsafe { libloading::Library::new(path) }?;
-                // SAFETY: the types are those of the vendor's header for the version that was checked.
-                $(let $field = *unsafe { library.get($symbol) }?;)*
-                Ok(Self { $($field,)* _library: library })
-            }
-        }
-
-        /// What a library must define to be this runtime.
-        pub(super) const SYMBOLS: &[&str] = &[$($symbol),*];
-    };
-}
-use functions;
 
 fn succeeded(call: &'static str, status: i32) -> Result<()> {
     match status {

@@ -12,7 +12,7 @@ use object::{Architecture, Object, ObjectSymbol, elf};
 
 use tt_kernels::{Chip, Target};
 
-use crate::runtime;
+use crate::sys;
 
 /// The version of the `tpu_mlir` package whose runtime and emulator this program is tested with.
 pub const VERSION: &str = include_str!("../SDK_VERSION");
@@ -135,7 +135,7 @@ impl Sdk {
                 have: have.clone(),
             });
         }
-        check_library(&runtime, runtime::symbols(chip))?;
+        check_library(&runtime, sys::symbols(chip))?;
         let is_emulated = match chip {
             // Both runtimes have the same name and functions; a missing emulator does not make one a driver's.
             Chip::Bm1690 => needs(&runtime, DAEMON)?,
@@ -396,7 +396,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path();
         let compiled = compile(folder, DAEMON, &[], &[])
-            .and_then(|()| compile(folder, RUNTIME, runtime::symbols(Chip::Bm1690), &[DAEMON]))
+            .and_then(|()| compile(folder, RUNTIME, sys::symbols(Chip::Bm1690), &[DAEMON]))
             .and_then(|()| compile(folder, SCALAR_EMULATOR, &[], &[]));
         if compiled.is_none() {
             return;
@@ -410,7 +410,7 @@ mod tests {
         compile(folder, EMULATOR, &["tpu_kernel_init"], &[]).unwrap();
         assert_eq!(Sdk::at(folder, None).unwrap().kind, SdkKind::Emulator);
 
-        compile(folder, RUNTIME, runtime::symbols(Chip::Bm1690), &[]).unwrap();
+        compile(folder, RUNTIME, sys::symbols(Chip::Bm1690), &[]).unwrap();
         assert_eq!(Sdk::at(folder, None).unwrap().kind, SdkKind::Driver);
     }
 

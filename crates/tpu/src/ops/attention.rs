@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::launch::{code, kernels};
 use crate::ops::operand::{Heads, dense, ensure, output};
 use crate::storage::TpuStorage;
-use crate::trace::{F32, Operand, Traffic, U32};
+use crate::traffic::{F32, Operand, Traffic, U32};
 
 type Tpu<'a> = View<'a, TpuStorage>;
 

@@ -9,7 +9,7 @@ use crate::launch::{code, kernels};
 use crate::ops::copy::{contiguous, one_or_all};
 use crate::ops::operand::ensure;
 use crate::storage::{TpuStorage, elements, start};
-use crate::trace::{Operand, Traffic};
+use crate::traffic::{Operand, Traffic};
 
 kernels! {
     Binary = "binary" {

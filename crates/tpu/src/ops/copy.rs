@@ -8,7 +8,7 @@ use tt_cpu::View;
 use crate::error::{Error, Result};
 use crate::launch::kernels;
 use crate::storage::{TpuStorage, element_bytes, elements};
-use crate::trace::{Access, Operand, Traffic};
+use crate::traffic::{Access, Operand, Traffic};
 
 const DIMS: usize = 8;
 /// Dims that one command of the DMA engine has.

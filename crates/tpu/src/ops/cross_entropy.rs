@@ -11,7 +11,7 @@ use crate::ops::matmul;
 use crate::ops::operand::{ensure, output};
 use crate::ops::reduce;
 use crate::storage::{TpuStorage, elements};
-use crate::trace::{F32, I32, Operand, Traffic};
+use crate::traffic::{F32, I32, Operand, Traffic};
 
 /// Logits of a chunk: 16 MiB, or the least rows.
 const CHUNK_LOGITS: usize = 1 << 22;

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::launch::{code, kernels};
 use crate::ops::copy::{self, Dim};
 use crate::storage::{TpuStorage, elements};
-use crate::trace::{Operand, Traffic};
+use crate::traffic::{Operand, Traffic};
 
 kernels! {
     Fill = "fill" {

@@ -11,7 +11,7 @@ use crate::ops::copy::{self, contiguous};
 use crate::ops::operand::ensure;
 use crate::ops::unary;
 use crate::storage::{TpuStorage, elements, start};
-use crate::trace::{I32, Operand, Traffic};
+use crate::traffic::{I32, Operand, Traffic};
 
 /// `rows_by_index_t` of `kernels/index.c`, behind the header.
 #[repr(C)]

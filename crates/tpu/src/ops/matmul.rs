@@ -9,7 +9,7 @@ use crate::ops::copy::{Contiguous, contiguous};
 use crate::ops::fill::fill_view;
 use crate::ops::operand::ensure;
 use crate::storage::{TpuStorage, start};
-use crate::trace::{Operand, Traffic};
+use crate::traffic::{Operand, Traffic};
 
 const BATCH_DIMS: usize = 4;
 

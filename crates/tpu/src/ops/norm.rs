@@ -10,7 +10,7 @@ use crate::ops::fill::fill;
 use crate::ops::operand::{dense, ensure, output};
 use crate::ops::reduce;
 use crate::storage::{TpuStorage, elements, start};
-use crate::trace::{F32, Operand, Traffic};
+use crate::traffic::{F32, Operand, Traffic};
 
 kernels! {
     RmsNorm = "rms_norm" {

@@ -10,7 +10,7 @@ use crate::ops::operand::{dense, ensure, output};
 use crate::ops::reduce::{self, Op};
 use crate::ops::{binary, copy, fill, unary};
 use crate::storage::{TpuStorage, elements};
-use crate::trace::{F32, Operand, Traffic};
+use crate::traffic::{F32, Operand, Traffic};
 
 const MAX_STATES: usize = UpdateRule::MAX_STATES;
 const COEFFICIENTS: usize = 7;

@@ -7,7 +7,7 @@ use crate::launch::{code, kernels};
 use crate::ops::copy::contiguous;
 use crate::ops::operand::{ensure, output};
 use crate::storage::{TpuStorage, elements, start};
-use crate::trace::{Operand, Traffic};
+use crate::traffic::{Operand, Traffic};
 
 /// Counters of blocks are 32 bits on the device.
 const MAX_ELEMENTS: usize = 1 << 33;

@@ -10,7 +10,7 @@ use crate::ops::copy::{self, Dim, contiguous};
 use crate::ops::operand::ensure;
 use crate::ops::unary;
 use crate::storage::{TpuStorage, elements, start};
-use crate::trace::{Operand, Traffic};
+use crate::traffic::{Operand, Traffic};
 
 /// Rows that a single long one is cut into, and the length from which it is: enough for all lanes of all cores.
 const PIECES: usize = 512;

@@ -9,7 +9,7 @@ use crate::ops::copy::contiguous;
 use crate::ops::index::Indices;
 use crate::ops::operand::{Heads, ensure, output};
 use crate::storage::{TpuStorage, start};
-use crate::trace::{F32, Operand, Traffic, U32};
+use crate::traffic::{F32, Operand, Traffic, U32};
 
 /// What the lanes' memory holds.
 const MAX_DIM: usize = 2048;

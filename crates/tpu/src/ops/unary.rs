@@ -8,7 +8,7 @@ use crate::launch::{code, kernels};
 use crate::ops::copy::contiguous;
 use crate::ops::operand::ensure;
 use crate::storage::{TpuStorage, elements, start};
-use crate::trace::{Operand, Traffic};
+use crate::traffic::{Operand, Traffic};
 
 kernels! {
     Unary = "unary" {

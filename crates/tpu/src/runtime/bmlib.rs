@@ -1,78 +1,30 @@
-//! The runtime of a BM1684X, `libbmlib.so`: raw functions, and the device of one core.
+//! The device of the runtime of a BM1684X, of one core.
 //!
-//! Every status is 0 for success. Launches are queued; copies are made at once, by another engine than that of the kernels, so one
-//! to the device waits for what is queued. Source: the vendor's `bmlib_runtime.h`.
+//! Launches are queued; copies are made at once, by another engine than that of the kernels, so one
+//! to the device waits for what is queued.
 //!
 //! The emulator calls kernels in this process, of the file that a variable names to it when it begins. A module that is loaded
 //! later it does not look into, so a user's own is loaded and called here, as the emulator would. It ends the process where
 //! memory runs out, so what it has given is counted here.
 
 use std::collections::HashMap;
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::path::{Path, PathBuf};
 use std::ptr::{self, null_mut};
 use std::sync::{Mutex, PoisonError};
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
-use super::{Module, Runtime, functions, library_error, load_module, succeeded};
-use crate::error::{Error, Result as DeviceResult};
+use super::{Module, Runtime, library_error, load_module, succeeded};
+use crate::error::{Error, Result};
 use crate::pollers;
 use crate::sdk::{Sdk, SdkKind};
+use crate::sys::bmlib::{Functions, Handle, Memory};
 
 /// Names the file of kernels to the emulator.
 const FIRMWARE: &str = "TPUKERNEL_FIRMWARE_PATH";
 /// Not more at once: sizes have 32 bits.
 const MAX_BYTES: u64 = u32::MAX as u64;
-
-/// The device, as the library calls it.
-type Handle = *mut c_void;
-
-/// Device memory, as the library describes it. Passed by value.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-struct Memory {
-    address: u64,
-    reserved: c_uint,
-    /// Of a buffer that is shared with other devices.
-    file: c_int,
-    /// Three bits of kind, three of the heap.
-    flags: c_uint,
-    bytes: c_uint,
-}
-
-/// A kind of memory: the device's.
-const OF_THE_DEVICE: c_uint = 0;
-
-impl Memory {
-    /// Part of what `malloc` has given.
-    fn at(address: u64, bytes: usize) -> Self {
-        Self {
-            address,
-            reserved: 0,
-            file: 0,
-            flags: OF_THE_DEVICE,
-            bytes: bytes as c_uint,
-        }
-    }
-}
-
-functions! {
-    request = "bm_dev_request": fn(handle: *mut Handle, number: c_int) -> c_int;
-    malloc = "bm_malloc_device_byte": fn(handle: Handle, memory: *mut Memory, bytes: c_uint) -> c_int;
-    free = "bm_free_device": fn(handle: Handle, memory: Memory) -> ();
-    /// At once.
-    copy_to_device = "bm_memcpy_s2d": fn(handle: Handle, to: Memory, from: *const c_void) -> c_int;
-    /// At once.
-    copy_to_host = "bm_memcpy_d2s": fn(handle: Handle, to: *mut c_void, from: Memory) -> c_int;
-    load_module = "tpu_kernel_load_module_file": fn(handle: Handle, path: *const c_char) -> *mut c_void;
-    /// A name that is not there has a number, too, whose launch ends the process.
-    get_function = "tpu_kernel_get_function": fn(handle: Handle, module: *mut c_void, name: *const c_char) -> c_int;
-    /// Copies the arguments before it returns.
-    launch_async = "tpu_kernel_launch_async": fn(handle: Handle, function: c_int, args: *const c_void, bytes: usize) -> c_int;
-    /// For the launches of every thread; `tpu_kernel_sync` waits for those of its own, and ends the process if there are none.
-    sync = "bm_device_sync": fn(handle: Handle) -> c_int;
-}
 
 /// The opened device.
 pub(super) struct Bmlib {
@@ -111,7 +63,7 @@ unsafe impl Sync for Bmlib {}
 
 impl Bmlib {
     /// The device of this number with at most `room` bytes of memory; its emulator begins with the file `kernels`.
-    pub(super) fn open(sdk: &Sdk, number: usize, kernels: &Path, room: u64) -> DeviceResult<Self> {
+    pub(super) fn open(sdk: &Sdk, number: usize, kernels: &Path, room: u64) -> Result<Self> {
         let began_with = (sdk.kind == SdkKind::Emulator).then(|| kernels.to_owned());
         if let Some(kernels) = &began_with {
             begin_emulator(&sdk.emulator(), kernels)?;
@@ -135,7 +87,7 @@ impl Bmlib {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn function(&self, module: Module, name: &'static CStr) -> DeviceResult<Function> {
+    fn function(&self, module: Module, name: &'static CStr) -> Result<Function> {
         let mut state = self.state();
         if let Some(function) = state.kernels.get(&(module, name)) {
             return Ok(*function);
@@ -158,7 +110,7 @@ impl Bmlib {
 
 /// Our kernels are linked against the emulator, which is looked for by its name: so it must be there before. But not for all to
 /// see: the runtime would take it for a part of the program, and not look for our kernels.
-fn begin_emulator(emulator: &Path, kernels: &Path) -> DeviceResult<()> {
+fn begin_emulator(emulator: &Path, kernels: &Path) -> Result<()> {
     // SAFETY: once a process, before the library that reads it is loaded; Rust's own readers take a lock.
     unsafe { std::env::set_var(FIRMWARE, kernels) };
     // SAFETY: the vendor's initialisers have no precondition of ours.
@@ -199,7 +151,7 @@ impl Runtime for Bmlib {
         }
     }
 
-    unsafe fn copy_to_device(&self, address: u64, data: &[u8]) -> DeviceResult<()> {
+    unsafe fn copy_to_device(&self, address: u64, data: &[u8]) -> Result<()> {
         // What is queued may still read what was there before.
         self.wait()?;
         let to = Memory::at(address, data.len());
@@ -209,7 +161,7 @@ impl Runtime for Bmlib {
         succeeded("copy to the device", status)
     }
 
-    unsafe fn copy_to_host(&self, address: u64, out: &mut [u8]) -> DeviceResult<()> {
+    unsafe fn copy_to_host(&self, address: u64, out: &mut [u8]) -> Result<()> {
         let from = Memory::at(address, out.len());
         let copy = self.functions.copy_to_host;
         // SAFETY: there is memory of this size, as the caller says; `out` has it, too.
@@ -217,7 +169,7 @@ impl Runtime for Bmlib {
         succeeded("copy to the host", status)
     }
 
-    fn load(&self, path: &Path) -> DeviceResult<Module> {
+    fn load(&self, path: &Path) -> Result<Module> {
         if self
             .began_with
             .as_deref()
@@ -238,7 +190,7 @@ impl Runtime for Bmlib {
         })
     }
 
-    unsafe fn launch(&self, module: Module, name: &'static CStr, args: &[u8]) -> DeviceResult<()> {
+    unsafe fn launch(&self, module: Module, name: &'static CStr, args: &[u8]) -> Result<()> {
         let function = self.function(module, name)?;
         let (bytes, args) = (args.len(), args.as_ptr().cast());
         // SAFETY: the kernel exists with arguments of this size, as the caller says.
@@ -257,7 +209,7 @@ impl Runtime for Bmlib {
         Err(Error::Runtime { call, status })
     }
 
-    fn wait(&self) -> DeviceResult<()> {
+    fn wait(&self) -> Result<()> {
         // SAFETY: the device is open.
         succeeded("wait for the device", unsafe {
             (self.functions.sync)(self.handle)

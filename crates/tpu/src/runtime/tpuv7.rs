@@ -1,47 +1,14 @@
-//! The runtime of a BM1690, `libtpuv7_rt.so`: raw functions, and the device on one stream of it.
-//!
-//! Every status is 0 for success. A copy to the host does not wait for the stream. Source: the vendor's `tpuv7_rt.h`.
+//! The device on one stream of the runtime of a BM1690.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::path::Path;
 use std::ptr::null_mut;
 
 use tt_kernels::Chip;
 
-use super::{Module, POLL, Runtime, functions, library_error, load_module, succeeded};
-use crate::error::{Error, Result as DeviceResult};
-
-/// A stream of the runtime: what is queued on it runs in order.
-type Stream = *mut c_void;
-/// A mark on a stream.
-type Event = *mut c_void;
-/// An address in the device's memory, never read by the host.
-type DevicePtr = *mut c_void;
-
-/// A status that says to ask again.
-const NOT_READY: c_int = 1;
-
-functions! {
-    init = "tpuRtInit": fn() -> c_int;
-    /// Boots the emulator.
-    set_device = "tpuRtSetDevice": fn(device: c_int) -> c_int;
-    /// A size of 0 ends the process.
-    malloc = "tpuRtMalloc": fn(address: *mut DevicePtr, bytes: u64, parallel: c_int) -> c_int;
-    free = "tpuRtFree": fn(addresses: *mut DevicePtr, count: c_int) -> c_int;
-    /// Does not wait for what is queued.
-    copy_to_host = "tpuRtMemcpyD2S": fn(host: *mut c_void, device: *const c_void, bytes: u64) -> c_int;
-    copy_to_device_async = "tpuRtMemcpyS2DAsync": fn(device: DevicePtr, host: *const c_void, bytes: u64, stream: Stream) -> c_int;
-    stream_create = "tpuRtStreamCreate": fn(stream: *mut Stream) -> c_int;
-    stream_synchronize = "tpuRtStreamSynchronize": fn(stream: Stream) -> c_int;
-    event_create = "tpuRtEventCreate": fn(event: *mut Event) -> c_int;
-    /// Queues a mark on the stream.
-    event_record = "tpuRtEventRecord": fn(event: Event, stream: Stream) -> c_int;
-    /// 0: the stream has come to the mark; [`NOT_READY`]: not yet.
-    event_query = "tpuRtEventQuery": fn(event: Event) -> c_int;
-    load_module = "tpuRtKernelLoadModuleFile": fn(path: *const c_char, stream: Stream) -> *mut c_void;
-    /// Copies the arguments before it returns.
-    launch_async = "tpuRtKernelLaunchAsync": fn(module: *mut c_void, name: *const c_char, args: *const c_void, bytes: u32, groups: u64, blocks: u64, stream: Stream) -> c_int;
-}
+use super::{Module, POLL, Runtime, library_error, load_module, succeeded};
+use crate::error::{Error, Result};
+use crate::sys::tpuv7::{DevicePtr, Event, Functions, NOT_READY, Stream};
 
 /// The opened device.
 pub(super) struct Tpuv7 {
@@ -62,7 +29,7 @@ unsafe impl Sync for Tpuv7 {}
 
 impl Tpuv7 {
     /// The device of this number; `room`: see `end`.
-    pub(super) fn open(library: &Path, number: usize, room: u64) -> DeviceResult<Self> {
+    pub(super) fn open(library: &Path, number: usize, room: u64) -> Result<Self> {
         let functions = Functions::load(library).map_err(library_error(library))?;
         let number = number as c_int;
         let (mut stream, mut mark) = (null_mut(), null_mut());
@@ -112,7 +79,7 @@ impl Runtime for Tpuv7 {
         unsafe { (self.functions.free)(&mut address, 0) };
     }
 
-    unsafe fn copy_to_device(&self, address: u64, data: &[u8]) -> DeviceResult<()> {
+    unsafe fn copy_to_device(&self, address: u64, data: &[u8]) -> Result<()> {
         let (source, bytes) = (data.as_ptr().cast(), data.len() as u64);
         let copy = self.functions.copy_to_device_async;
         // SAFETY: there is memory of this size, and the data stays, as the caller says.
@@ -120,21 +87,21 @@ impl Runtime for Tpuv7 {
         succeeded("copy to the device", status)
     }
 
-    unsafe fn copy_to_host(&self, address: u64, out: &mut [u8]) -> DeviceResult<()> {
+    unsafe fn copy_to_host(&self, address: u64, out: &mut [u8]) -> Result<()> {
         let (to, bytes) = (out.as_mut_ptr().cast(), out.len() as u64);
         // SAFETY: there is memory of this size, as the caller says; `out` has it, too.
         let status = unsafe { (self.functions.copy_to_host)(to, address as *const c_void, bytes) };
         succeeded("copy to the host", status)
     }
 
-    fn load(&self, path: &Path) -> DeviceResult<Module> {
+    fn load(&self, path: &Path) -> Result<Module> {
         // SAFETY: the stream was made at opening, the file is an ELF library.
         load_module(path, |name| unsafe {
             (self.functions.load_module)(name, self.stream)
         })
     }
 
-    unsafe fn launch(&self, module: Module, name: &'static CStr, args: &[u8]) -> DeviceResult<()> {
+    unsafe fn launch(&self, module: Module, name: &'static CStr, args: &[u8]) -> Result<()> {
         let (bytes, cores) = (args.len() as u32, Chip::Bm1690.cores() as u64);
         let (args, launch) = (args.as_ptr().cast(), self.functions.launch_async);
         // SAFETY: the kernel exists with arguments of this size, as the caller says.
@@ -147,7 +114,7 @@ impl Runtime for Tpuv7 {
     }
 
     /// The runtime's own wait spins, and would take a core from what it waits for: so it is asked to only when all is done.
-    fn wait(&self) -> DeviceResult<()> {
+    fn wait(&self) -> Result<()> {
         const WAIT: &str = "wait for the device";
         let functions = &self.functions;
         // SAFETY: stream and mark were made at opening.
