@@ -22,7 +22,7 @@ chores:
                   crates/tensor or crates/cpu is called done
   sdk             install the vendor's emulator of Sophgo TPUs, for tests and device=tpu
   sdk --wheel F   the same from a package that is here already
-  kernels --chip bm1690|bm1684x|emulator [--cc COMPILER] [--out FILE]
+  kernels --chip bm1690|bm1684x|bm1690-emulator|bm1684x-emulator [--cc COMPILER] [--out FILE]
                   compile the kernels of a TPU for it, and check that it can load them
   roofline        print what the kernels of a TPU move and compute in a training step of Qwen2-0.5B, and the
                   time that it takes at the chip's published rates
