@@ -52,6 +52,9 @@ pub(crate) struct DeviceConfig {
     pub(crate) memory_gb: Option<u64>,
     /// What happens to an operation that has no kernel on the TPU.
     pub(crate) fallback: Fallback,
+    /// Whose kernels compute where the vendor has one, too: products of matrices, and attention in 16 bit. The results differ by
+    /// rounding.
+    pub(crate) kernels: KernelProvider,
     /// How kernels are given to the TPU. Results are the same, bit for bit.
     pub(crate) mode: LaunchMode,
     /// Waits after every launch, so that a failure is found at the launch that caused it. Slow.
@@ -76,6 +79,7 @@ impl Default for DeviceConfig {
             cores: None,
             memory_gb: None,
             fallback: Fallback::default(),
+            kernels: KernelProvider::default(),
             mode: LaunchMode::default(),
             sync: false,
             timeout_seconds: Some(600),
@@ -166,6 +170,29 @@ pub(crate) enum Fallback {
     Error,
 }
 
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum KernelProvider {
+    /// This program's.
+    #[default]
+    Own,
+    /// The vendor's, for the shapes and types that they are tested for, with the version of its library that they are tested
+    /// with; for others this program's, which is said at the end. On a BM1690 alone.
+    Vendor,
+    /// What is faster on the chip. Until that is measured on one, this program's.
+    Auto,
+}
+
+impl KernelProvider {
+    fn provider(self) -> tt_tpu::Provider {
+        match self {
+            Self::Own => tt_tpu::Provider::Own,
+            Self::Vendor => tt_tpu::Provider::Vendor,
+            Self::Auto => tt_tpu::Provider::Auto,
+        }
+    }
+}
+
 /// What follows a failure of the TPU.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -225,6 +252,7 @@ impl DeviceConfig {
             synchronous: self.sync,
             batched: self.mode == LaunchMode::Batch,
             flight: worker::flight_record(),
+            kernels: self.kernels.provider(),
             chip: self.chip.and_then(ChipName::chip),
             number: ranks::chip(),
         }
@@ -294,6 +322,25 @@ pub(crate) fn report_fallbacks(device: Device) {
         .collect();
     out::error_line(format_args!(
         "warning: operations that ran on the CPU for want of a kernel, and how often: {}; device.fallback=error forbids it",
+        counts.join(", ")
+    ));
+}
+
+/// Says once, at the end, what this program's kernels have computed where the vendor's were asked for.
+pub(crate) fn report_declined(device: Device) {
+    let Device::Tpu(tpu) = device else {
+        return;
+    };
+    let declined = tpu.stats().declined;
+    if declined.is_empty() {
+        return;
+    }
+    let counts: Vec<_> = declined
+        .iter()
+        .map(|((op, why), count)| format!("{op} {count} ({why})"))
+        .collect();
+    out::error_line(format_args!(
+        "warning: operations that device.kernels=vendor left to this program's kernels, and how often: {}",
         counts.join(", ")
     ));
 }

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::run_dir::RESOLVED_CONFIG;
 
 /// What cannot change a number of a run, and is nobody's business.
-const LEFT_OUT: [&str; 32] = [
+const LEFT_OUT: [&str; 33] = [
     "hydra",
     "resume",
     "logging",
@@ -27,6 +27,7 @@ const LEFT_OUT: [&str; 32] = [
     "device.cores",
     "device.memory_gb",
     "device.fallback",
+    "device.kernels", // as with `isa`, rounding alone
     "device.mode",
     "device.sync",
     "device.timeout_seconds",

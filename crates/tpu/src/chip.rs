@@ -342,7 +342,7 @@ fn package(status: &str, name: &str) -> Option<String> {
 }
 
 /// `1.0.0, branch:HEAD, minor version:7562, commit:44b447769`.
-fn firmware(library: &[u8]) -> Option<String> {
+pub(crate) fn firmware(library: &[u8]) -> Option<String> {
     let found = library
         .windows(FIRMWARE.len())
         .position(|it| it == FIRMWARE)?;

@@ -6,6 +6,7 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
+use std::ffi::CStr;
 use std::fmt;
 use std::ptr;
 use std::slice;
@@ -20,10 +21,11 @@ use crate::error::{Error, Result};
 use crate::fault_injection::{InjectedAssert, InjectedFault, InjectedHang};
 use crate::flight::{FlightRecord, Wait};
 use crate::launch::{Header, Kernel};
-use crate::loaded::OwnModules;
+use crate::loaded::{OwnModules, Place};
 use crate::runtime::{Module, Runtime};
 use crate::storage::TpuStorage;
-use crate::trace::{DeviceEvent, Trace, TracedLaunch, Work};
+use crate::trace::{DeviceEvent, Trace, TracedLaunch, Traffic, Work};
+use crate::vendor::{Provider, VendorKernel, VendorLibrary};
 
 mod open;
 
@@ -61,6 +63,8 @@ pub struct Stats {
     pub fault_reads: u64,
     /// Operations without a kernel that ran on the CPU.
     pub fallbacks: BTreeMap<&'static str, u64>,
+    /// Operations that a kernel of the vendor's was asked for and is not admitted for, and why: ours computed them.
+    pub declined: BTreeMap<(&'static str, &'static str), u64>,
 }
 
 impl Stats {
@@ -83,6 +87,8 @@ struct Inner {
 struct State {
     module: Module,
     own_modules: OwnModules,
+    vendor: VendorLibrary,
+    provider: Provider,
     /// Free addresses by size class.
     free: HashMap<u64, Vec<u64>>,
     /// Address of the [`STATE_WORDS`].
@@ -103,6 +109,19 @@ struct State {
     stats: Stats,
     flight: Arc<FlightRecord>,
 }
+
+/// A kernel with its arguments.
+struct Launch<'a> {
+    name: &'static str,
+    c_name: &'static CStr,
+    bytes: &'a [u8],
+    /// The arguments, for flight record and trace.
+    told: &'a dyn Told,
+}
+
+trait Told: fmt::Debug + Traffic {}
+
+impl<T: fmt::Debug + Traffic> Told for T {}
 
 /// Memory for the records of a batch.
 struct ListMemory {
@@ -212,24 +231,51 @@ impl TpuDevice {
     /// module, or takes other arguments; the module is not one for this device.
     pub fn launch<K: Kernel>(self, args: K) -> Result<()> {
         let mut state = self.lock();
-        let next = state.sequence.wrapping_add(1);
-        match &self.0.injected {
-            Some(InjectedFault::Skip { kernel }) if kernel == K::NAME => return Ok(()),
-            Some(InjectedFault::Assert(when)) if when.is_due(next) => {
-                self.enqueue(&mut state, InjectedAssert::default())?;
-            }
-            Some(InjectedFault::Hang(when)) if when.is_due(next) => {
-                self.enqueue(&mut state, InjectedHang::default())?;
-            }
-            _ => {}
+        if self.inject(&mut state, K::NAME)? {
+            return Ok(());
         }
         self.enqueue(&mut state, args)
     }
 
+    /// Queues a kernel of the vendor's, whoever's are asked for. Nothing comes back from one that goes wrong: its author knows
+    /// what it takes. Errors: none may be launched on this device; it is not in the library.
+    pub(crate) fn launch_vendor<K: VendorKernel>(self, args: K) -> Result<()> {
+        let mut state = self.lock();
+        if self.inject(&mut state, K::NAME)? {
+            return Ok(());
+        }
+        let place = state.vendor.find(K::NAME, &*self.0.runtime)?;
+        state.sequence = state.sequence.wrapping_add(1);
+        let launch = Launch {
+            name: K::NAME,
+            c_name: K::C_NAME,
+            bytes: bytemuck::bytes_of(&args),
+            told: &args,
+        };
+        self.queue(&mut state, launch, Some(place))?;
+        state.vendor.forget_files();
+        Ok(())
+    }
+
+    /// Does what a test asked for before this launch. True: it is not to be made.
+    fn inject(self, state: &mut State, kernel: &str) -> Result<bool> {
+        let next = state.sequence.wrapping_add(1);
+        match &self.0.injected {
+            Some(InjectedFault::Skip { kernel: skipped }) if skipped == kernel => return Ok(true),
+            Some(InjectedFault::Assert(when)) if when.is_due(next) => {
+                self.enqueue(state, InjectedAssert::default())?;
+            }
+            Some(InjectedFault::Hang(when)) if when.is_due(next) => {
+                self.enqueue(state, InjectedHang::default())?;
+            }
+            _ => {}
+        }
+        Ok(false)
+    }
+
     fn enqueue<K: Kernel>(self, state: &mut State, mut args: K) -> Result<()> {
-        let runtime = &*self.0.runtime;
-        let own = match K::module() {
-            Some(own) => Some(state.own_modules.load::<K>(own, runtime)?),
+        let place = match K::module() {
+            Some(own) => Some(state.own_modules.load::<K>(own, &*self.0.runtime)?),
             None => None,
         };
         state.sequence = state.sequence.wrapping_add(1);
@@ -239,27 +285,42 @@ impl TpuDevice {
             sequence: state.sequence,
             reserved: 0,
         };
-        let sequence = state.sequence;
-        state.queued.push((sequence, K::NAME));
-        *state.stats.launches.entry(K::NAME).or_default() += 1;
+        let launch = Launch {
+            name: K::NAME,
+            c_name: K::C_NAME,
+            bytes: bytes_of(&args),
+            told: &args,
+        };
+        let is_from_elsewhere = place.is_some();
+        self.queue(state, launch, place)?;
+        if is_from_elsewhere {
+            state.own_modules.forget_files();
+        }
+        Ok(())
+    }
+
+    /// Queues what has the current number; `place`: of another module than ours.
+    fn queue(self, state: &mut State, launch: Launch, place: Option<Place>) -> Result<()> {
+        let (runtime, name, sequence) = (&*self.0.runtime, launch.name, state.sequence);
+        state.queued.push((sequence, name));
+        *state.stats.launches.entry(name).or_default() += 1;
         state
             .flight
-            .note(sequence.into(), K::NAME, format_args!("{args:?}"));
+            .note(sequence.into(), name, format_args!("{:?}", launch.told));
         let start = Instant::now();
-        if let Some(own) = own {
+        if let Some(place) = place {
             // What is collected comes before it, and a batch runs kernels of our module alone.
             state.submit(runtime)?;
-            state.launch_now(runtime, own.module, &args)?;
-            if own.is_new {
+            state.launch_now(runtime, place.module, &launch)?;
+            if place.is_new {
                 // Each core loads its copy of the module when it first runs a kernel of it.
                 state.wait(runtime)?;
-                state.own_modules.forget_files();
             }
         } else if let Some(batch) = &mut state.batch {
-            batch.kernel(K::NAME, bytes_of(&args));
+            batch.kernel(name, launch.bytes);
             return state.submit_if_full(runtime);
         } else {
-            state.launch_now(runtime, state.module, &args)?;
+            state.launch_now(runtime, state.module, &launch)?;
         }
         if state.trace.is_some() {
             let queued = start.elapsed();
@@ -267,9 +328,9 @@ impl TpuDevice {
             state.traced(start, queued, || {
                 Work::Launch(TracedLaunch {
                     sequence,
-                    kernel: K::NAME,
-                    arguments: format!("{args:?}"),
-                    operands: args.operands(),
+                    kernel: name,
+                    arguments: format!("{:?}", launch.told),
+                    operands: launch.told.operands(),
                 })
             });
         }
@@ -277,6 +338,26 @@ impl TpuDevice {
             state.wait(runtime)?;
         }
         Ok(())
+    }
+
+    /// From now on, whose kernels compute where both have one. Error: the vendor's cannot.
+    pub fn set_kernels(self, provider: Provider) -> Result<()> {
+        let mut state = self.lock();
+        if provider == Provider::Vendor {
+            state.vendor.check()?;
+        }
+        state.provider = provider;
+        Ok(())
+    }
+
+    /// Whether the vendor's kernels are to be taken for what they are admitted for.
+    pub(crate) fn takes_vendors(self) -> bool {
+        self.lock().provider == Provider::Vendor
+    }
+
+    /// Counts an operation that the vendor has a kernel for, and that ours computes all the same.
+    pub(crate) fn declined(self, op: &'static str, why: &'static str) {
+        *self.lock().stats.declined.entry((op, why)).or_default() += 1;
     }
 
     /// Counts an operation that has no kernel, and is about to run on the CPU. Error: that is forbidden.
@@ -342,17 +423,12 @@ impl State {
         unsafe { runtime.copy_to_device(address, data) }
     }
 
-    fn launch_now<K: Kernel>(
-        &mut self,
-        runtime: &dyn Runtime,
-        module: Module,
-        args: &K,
-    ) -> Result<()> {
+    fn launch_now(&mut self, runtime: &dyn Runtime, module: Module, launch: &Launch) -> Result<()> {
         self.stats.submissions += 1;
         let _waiting = self.flight.waiting(Wait::Queue);
-        // SAFETY: the kernel exists with arguments of this size (checked when its module was loaded), which point to memory
-        // of tensors, as who launches it says.
-        unsafe { runtime.launch(module, K::C_NAME, bytes_of(args)) }
+        // SAFETY: the kernel exists with arguments of this size (checked when its module was loaded, or by the version of the
+        // vendor's library), which point to memory of tensors, as who launches it says.
+        unsafe { runtime.launch(module, launch.c_name, launch.bytes) }
     }
 
     fn submit_if_full(&mut self, runtime: &dyn Runtime) -> Result<()> {
@@ -385,16 +461,19 @@ impl State {
         let address = list.address;
         self.batches.push(list);
         self.copy_to_device(runtime, address, records)?;
-        self.launch_now(
-            runtime,
-            self.module,
-            &RunBatch {
-                records: address,
-                count,
-                bytes: bytes as u32,
-                ..RunBatch::default()
-            },
-        )
+        let args = RunBatch {
+            records: address,
+            count,
+            bytes: bytes as u32,
+            ..RunBatch::default()
+        };
+        let launch = Launch {
+            name: RunBatch::NAME,
+            c_name: RunBatch::C_NAME,
+            bytes: bytes_of(&args),
+            told: &args,
+        };
+        self.launch_now(runtime, self.module, &launch)
     }
 
     fn copy_to_host(&self, runtime: &dyn Runtime, address: u64, out: &mut [u8]) -> Result<()> {

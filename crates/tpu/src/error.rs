@@ -25,6 +25,8 @@ pub enum Error {
     /// Of a user's own kernels.
     #[error("the kernels `{module}`: {why}")]
     OwnModule { module: String, why: String },
+    #[error("the vendor's kernels: {0}")]
+    Vendor(String),
     #[error("{call}: the runtime says {status}")]
     Runtime { call: &'static str, status: i32 },
     #[error(
@@ -55,7 +57,7 @@ pub enum Error {
     #[error("{0}")]
     InjectedFault(String),
     #[error(
-        "the device is open already, with another number of cores, memory, fallback or sync: one process has one"
+        "the device is open already, with another number of cores, memory, fallback, kernels or sync: one process has one"
     )]
     AlreadyOpen,
     #[error("{path}: {cause}", path = path.display())]

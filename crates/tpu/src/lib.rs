@@ -31,6 +31,7 @@ pub mod streams;
 mod sys;
 pub mod trace;
 pub mod traffic;
+mod vendor;
 
 #[doc(hidden)]
 pub use bytemuck::NoUninit; // of what `kernels!` expands to
@@ -40,3 +41,4 @@ pub use launch::{Header, Kernel, code as dtype_code};
 pub use own_module::{BuiltModule, OwnModule};
 pub use storage::TpuStorage;
 pub use tt_kernels::Chip;
+pub use vendor::Provider;

@@ -136,27 +136,45 @@ fn find<K: Kernel>(own: &OwnModule, kernels: &BTreeMap<String, usize>) -> Result
     }
 }
 
-/// A module as a file, until it is loaded.
-struct Files {
-    folder: tempfile::TempDir,
-    /// The emulator's folder, if it is to be removed with what the emulator has put there.
-    copies: Option<PathBuf>,
-}
+/// The emulator's folder, where each core puts its copy of a module; removed with them, if it was made here.
+pub(crate) struct CopiesFolder(Option<PathBuf>);
 
-impl Files {
-    fn write(bytes: &[u8], copies: Option<PathBuf>) -> Result<Self> {
-        // The emulator's folder of the device's opening is gone; or it was given, and whoever made it removes it.
-        let (parent, copies) = match copies {
-            Some(given) if given.exists() => (given, None),
-            gone => (std::env::temp_dir(), gone),
-        };
-        if let Some(path) = &copies {
+impl CopiesFolder {
+    pub(crate) fn make(path: Option<PathBuf>) -> Result<Self> {
+        // Or it was given, and whoever made it removes it.
+        let made = path.filter(|path| !path.exists());
+        if let Some(path) = &made {
             // The emulator's cores would each make it, and those that come second end the process.
             fs::create_dir_all(path).map_err(|cause| Error::Io {
                 path: path.clone(),
                 cause,
             })?;
         }
+        Ok(Self(made))
+    }
+}
+
+impl Drop for CopiesFolder {
+    fn drop(&mut self) {
+        if let Some(folder) = &self.0 {
+            // What is left of it is a file too many, and no error.
+            let _ = fs::remove_dir_all(folder);
+        }
+    }
+}
+
+/// A module as a file, until it is loaded.
+struct Files {
+    folder: tempfile::TempDir,
+    _copies: CopiesFolder,
+}
+
+impl Files {
+    fn write(bytes: &[u8], copies: Option<PathBuf>) -> Result<Self> {
+        // The emulator's folder of the device's opening is gone, unless it was given.
+        let parent = copies.clone().filter(|given| given.exists());
+        let parent = parent.unwrap_or_else(std::env::temp_dir);
+        let copies = CopiesFolder::make(copies)?;
         let folder = tempfile::Builder::new()
             .prefix("tpu-train-kernels-")
             .tempdir_in(&parent);
@@ -164,7 +182,10 @@ impl Files {
             path: parent,
             cause,
         })?;
-        let files = Self { folder, copies };
+        let files = Self {
+            folder,
+            _copies: copies,
+        };
         let path = files.path();
         fs::write(&path, bytes).map_err(|cause| Error::Io { path, cause })?;
         Ok(files)
@@ -172,14 +193,5 @@ impl Files {
 
     fn path(&self) -> PathBuf {
         self.folder.path().join("own_kernels.so")
-    }
-}
-
-impl Drop for Files {
-    fn drop(&mut self) {
-        if let Some(folder) = &self.copies {
-            // What is left of it is a file too many, and no error.
-            let _ = fs::remove_dir_all(folder);
-        }
     }
 }

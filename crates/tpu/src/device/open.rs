@@ -19,6 +19,7 @@ use crate::loaded::{Host, OwnModules};
 use crate::module::Kernels;
 use crate::ops::fill::Fill;
 use crate::sdk::{Sdk, SdkKind};
+use crate::vendor::{Provider, VendorLibrary};
 use crate::{pollers, runtime};
 
 /// The variable that names the folder of the emulator's files to it; ours is made inside. The spelling is the vendor's.
@@ -53,6 +54,8 @@ pub struct Options {
     pub batched: bool,
     /// Where to keep a [flight record](crate::flight), if at all.
     pub flight: Option<PathBuf>,
+    /// Whose kernels compute, where both have one.
+    pub kernels: Provider,
     /// The kind of chip; `None`: that whose libraries are there.
     pub chip: Option<Chip>,
     /// Which of the machine's chips to take, from 0. Each process has an emulator of its own, with one chip.
@@ -141,17 +144,26 @@ impl Inner {
         let runtime = runtime::open(&sdk, options.number, &path, room(&sdk, options)?)?;
         // First: ours is linked against it, and the loader finds by its name what is there already.
         let vendors = kernels.vendors.as_deref();
-        vendors.map(|path| runtime.load(path)).transpose()?;
+        let vendors_module = vendors.map(|path| runtime.load(path)).transpose()?;
         let module = runtime.load(&path)?;
         drop(opening);
+        let vendors = kernels.vendors.unwrap_or_else(|| sdk.emulator());
+        let copies = std::env::var_os(EMULATOR_FOLDER).map(PathBuf::from);
         let mut state = State {
             flight,
             module,
+            vendor: VendorLibrary::new(
+                kernels.target,
+                vendors.clone(),
+                vendors_module,
+                copies.clone(),
+            ),
+            provider: options.kernels,
             own_modules: OwnModules::new(Host {
                 target: kernels.target,
-                vendors: kernels.vendors.unwrap_or_else(|| sdk.emulator()),
+                vendors,
                 ours: kernels.names,
-                copies: std::env::var_os(EMULATOR_FOLDER).map(PathBuf::from),
+                copies,
             }),
             free: HashMap::new(),
             words: 0,
@@ -165,6 +177,9 @@ impl Inner {
             staged_bytes: 0,
             stats: Stats::default(),
         };
+        if options.kernels == Provider::Vendor {
+            state.vendor.check()?;
+        }
         state.words = state.alloc(&*runtime, PAGE_BYTES)?;
         Ok(Self {
             runtime,
