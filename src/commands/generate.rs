@@ -16,7 +16,7 @@ use tt_tensor::Seed;
 use tt_train::TokenIds;
 
 use crate::args::GenerateOptions;
-use crate::device::{DeviceConfig, report_fallbacks};
+use crate::device::{DeviceConfig, report_declined, report_fallbacks};
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::out;
@@ -107,6 +107,7 @@ pub(crate) fn run(invocation: Invocation) -> Result<ExitCode, Failure> {
         error => Failure::request(error),
     })?;
     report_fallbacks(device);
+    report_declined(device);
     let continuation = tokenizer.decode_continuation(&ids, &tokens);
     let continuation = continuation.map_err(Failure::run)?;
     let shown = if config.chat {

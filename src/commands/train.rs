@@ -24,7 +24,7 @@ use tt_tensor::Device;
 use tt_train::{Ending, StopFlag, TrainJob, TrainState};
 
 use crate::args::Options;
-use crate::device::{report_fallbacks, report_work};
+use crate::device::{report_declined, report_fallbacks, report_work};
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::out::{self, Talk};
@@ -201,6 +201,7 @@ fn train(
             .run_with(run_dir.path(), metrics, |outcome, metrics| {
                 if let Ok(outcome) = outcome {
                     report_fallbacks(device);
+                    report_declined(device);
                     report_work(device);
                     summary = write_summary(outcome, &baselines, &run_dir);
                 }

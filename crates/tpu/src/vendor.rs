@@ -109,6 +109,19 @@ pub(crate) fn code(dtype: DType) -> Result<i32> {
     })
 }
 
+/// The dtype of that code, as `launch::code` has it.
+pub(crate) fn as_ours(code: i32) -> u32 {
+    match code {
+        0 => 5,
+        1 => 3,
+        3 => 0,
+        6 => 9,
+        7 => 8,
+        8 => 11,
+        _ => u32::MAX,
+    }
+}
+
 /// The library that has the kernels.
 pub(crate) struct VendorLibrary {
     target: Target,

@@ -3,8 +3,10 @@
 use candle_core::DType;
 use tt_cpu::{AttentionParams, View};
 
+use crate::device::TpuDevice;
 use crate::error::{Error, Result};
 use crate::launch::{code, kernels};
+use crate::ops::vendor_attention;
 use crate::ops::operand::{Heads, dense, ensure, output};
 use crate::storage::TpuStorage;
 use crate::traffic::{F32, Operand, Traffic, U32};
@@ -170,6 +172,9 @@ pub(crate) fn forward(
     if q_len == 0 {
         return Ok(());
     }
+    if is_vendors("attention", p, &x, out.on()) {
+        return vendor_attention::forward(p, x, args.out, lse);
+    }
     out.on().launch(args)
 }
 
@@ -187,18 +192,28 @@ pub(crate) fn backward(
     let (device, dtype) = (dq.on(), x.q.0.kind());
     let (q_len, kv_len, lse_len) = lengths(p);
     let out = dense(&format!("{op}: out"), out, dtype, q_len)?;
-    let lse = dense(&format!("{op}: lse"), lse, DType::F32, lse_len)?;
+    let rows = dense(&format!("{op}: lse"), lse, DType::F32, lse_len)?;
     let dout = dense(&format!("{op}: dout"), dout, dtype, q_len)?;
     let dq = output(&format!("{op}: dq"), dq, dtype, q_len)?;
     let dk = output(&format!("{op}: dk"), dk, dtype, kv_len)?;
     let dv = output(&format!("{op}: dv"), dv, dtype, kv_len)?;
+    if q_len > 0 && kv_len > 0 && is_vendors(op, p, &x, device) {
+        let at = vendor_attention::Backward {
+            out,
+            dout,
+            dq,
+            dk,
+            dv,
+        };
+        return vendor_attention::backward(p, x, lse, at);
+    }
     let delta = device.alloc(DType::F32, lse_len)?;
     let delta = delta.address_at(0);
     if q_len > 0 {
         device.launch(AttentionDq {
             problem,
             out,
-            lse,
+            lse: rows,
             dout,
             dq,
             delta,
@@ -208,7 +223,7 @@ pub(crate) fn backward(
     if kv_len > 0 {
         device.launch(AttentionDkv {
             problem,
-            lse,
+            lse: rows,
             dout,
             delta,
             dk,
@@ -217,6 +232,18 @@ pub(crate) fn backward(
         })?;
     }
     Ok(())
+}
+
+/// Whether the vendor's kernels are asked for and admitted.
+fn is_vendors(op: &'static str, p: &AttentionParams, x: &Operands, device: TpuDevice) -> bool {
+    if !device.takes_vendors() {
+        return false;
+    }
+    let admitted = vendor_attention::admit(p, x);
+    if let Err(why) = admitted {
+        device.declined(op, why);
+    }
+    admitted.is_ok()
 }
 
 /// Elements of `q`, of `k` and of `lse`.

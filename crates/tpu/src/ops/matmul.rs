@@ -10,6 +10,7 @@ use crate::ops::fill::fill_view;
 use crate::ops::operand::ensure;
 use crate::storage::{TpuStorage, start};
 use crate::traffic::{Operand, Traffic};
+use crate::vendor::{self, vendor_kernels};
 
 const BATCH_DIMS: usize = 4;
 
@@ -55,6 +56,49 @@ impl Traffic for Matmul {
                 self.out_dtype,
                 self.accumulate == 1,
             ),
+        ]
+    }
+}
+
+vendor_kernels! {
+    /// `out = L . R`, with shapes as they are stored. It has a bias whose flag is not known, and parts that do not compute here.
+    MatmulMultiCore = "matmul_multi_core" {
+        l: u64,
+        r: u64,
+        bias: u64,
+        out: u64,
+        l_shape: [i32; 8],
+        r_shape: [i32; 8],
+        l_dims: i32,
+        r_dims: i32,
+        l_trans: i32,
+        r_trans: i32,
+        in_dtype: i32,
+        out_dtype: i32,
+        reserved_slices: [i32; 5],
+        reserved: [i32; 5],
+        reserved_addresses: [u64; 24],
+        reserved_end: [u64; 2],
+    }
+}
+
+impl Traffic for MatmulMultiCore {
+    fn operands(&self) -> Vec<Operand> {
+        let stored = |shape: [i32; 8], dims: i32| match dims {
+            2 => [1, shape[0], shape[1]].map(i64::from),
+            _ => [shape[0], shape[1], shape[2]].map(i64::from),
+        };
+        let turned = |[batch, rows, cols]: [i64; 3], trans: i32| match trans {
+            0 => [batch, rows, cols],
+            _ => [batch, cols, rows],
+        };
+        let l = turned(stored(self.l_shape, self.l_dims), self.l_trans);
+        let r = turned(stored(self.r_shape, self.r_dims), self.r_trans);
+        let (of_in, of_out) = (vendor::as_ours(self.in_dtype), vendor::as_ours(self.out_dtype));
+        vec![
+            Operand::read("a", l, of_in),
+            Operand::read("b", r, of_in),
+            Operand::write("out", [l[0], l[1], r[2]], of_out),
         ]
     }
 }
@@ -152,6 +196,12 @@ pub(crate) fn matmul_at(
     let (Some(left), Some(right)) = (left, right) else {
         return misfit();
     };
+    if out.on().takes_vendors() {
+        match vendors(a, b, out, offset, write)? {
+            Ok(args) => return out.on().launch_vendor(args),
+            Err(why) => out.on().declined("matmul", why),
+        }
+    }
     let narrow = |value: usize| i32::try_from(value).map_err(|_| Error::Narrow(value as i64));
     let mut args = Matmul {
         a: start(a),
@@ -190,5 +240,85 @@ fn laid_out(view: View<TpuStorage>) -> Result<Contiguous> {
     match Matrix::of(view.1) {
         Some(_) => Ok(Contiguous::of(view)),
         None => contiguous(view),
+    }
+}
+
+/// The same by the vendor's kernel, of operands that can be multiplied; else why it is not admitted.
+///
+/// It was compared with a reference for one matrix or a batch of them that lie one after another.
+fn vendors(
+    a: View<TpuStorage>,
+    b: View<TpuStorage>,
+    out: &TpuStorage,
+    offset: usize,
+    write: Write,
+) -> Result<std::result::Result<MatmulMultiCore, &'static str>> {
+    if write == Write::Accumulate {
+        return Ok(Err("it is added to what is there"));
+    }
+    let dtype = a.0.kind();
+    if b.0.kind() != dtype {
+        return Ok(Err("of two types"));
+    }
+    let (Some(left), Some(right)) = (Stored::of(a.1), Stored::of(b.1)) else {
+        return Ok(Err("matrices with gaps, or shared by a batch"));
+    };
+    if dtype != DType::F32 && left.is_transposed && right.is_transposed {
+        return Ok(Err("in 16 bit, both transposed"));
+    }
+    Ok(Ok(MatmulMultiCore {
+        l: start(a),
+        r: start(b),
+        out: out.address_at(offset),
+        l_shape: left.shape,
+        r_shape: right.shape,
+        l_dims: left.dims,
+        r_dims: right.dims,
+        l_trans: left.is_transposed.into(),
+        r_trans: right.is_transposed.into(),
+        in_dtype: vendor::code(dtype)?,
+        out_dtype: vendor::code(out.kind())?,
+        ..MatmulMultiCore::default()
+    }))
+}
+
+/// Matrices without gaps, as the vendor's kernel is told of them.
+struct Stored {
+    /// `[rows, cols]` or `[batch, rows, cols]`, as they lie.
+    shape: [i32; 8],
+    dims: i32,
+    is_transposed: bool,
+}
+
+impl Stored {
+    /// `None`: they do not lie so.
+    fn of(layout: &Layout) -> Option<Self> {
+        let [batch @ .., rows, cols] = layout.dims() else {
+            return None;
+        };
+        let is_transposed = !layout.is_contiguous();
+        let (rows, cols) = if is_transposed {
+            let last = layout.dims().len() - 1;
+            let turned = layout.transpose(last - 1, last).ok()?;
+            if !turned.is_contiguous() {
+                return None;
+            }
+            (cols, rows)
+        } else {
+            (rows, cols)
+        };
+        let matrices = batch.iter().product::<usize>();
+        let stored = [matrices, *rows, *cols];
+        // A batch of one is told as a matrix.
+        let stored = &stored[usize::from(matrices == 1)..];
+        let mut shape = [0; 8];
+        for (told, size) in shape.iter_mut().zip(stored) {
+            *told = i32::try_from(*size).ok()?;
+        }
+        Some(Self {
+            shape,
+            dims: stored.len() as i32,
+            is_transposed,
+        })
     }
 }

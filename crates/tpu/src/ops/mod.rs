@@ -15,6 +15,7 @@ pub(crate) mod reduce;
 pub(crate) mod rope;
 pub(crate) mod swiglu;
 pub(crate) mod unary;
+pub(crate) mod vendor_attention;
 
 /// Name and bytes of the arguments of every kernel.
 pub(crate) fn kernels() -> impl Iterator<Item = (&'static str, usize)> {

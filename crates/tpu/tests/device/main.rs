@@ -10,6 +10,7 @@ mod pollers;
 #[cfg(target_env = "gnu")]
 mod streams;
 mod threads;
+mod vendor;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
