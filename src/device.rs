@@ -211,6 +211,13 @@ impl DeviceConfig {
             );
             return Err(composition.section(KEY).error(why).into());
         }
+        const KERNELS: &str = "device.kernels";
+        if self.kernels == KernelProvider::Vendor && self.chip == Some(ChipName::Bm1684x) {
+            let why = format!(
+                "`{KERNELS}`: none of the vendor's is admitted on a bm1684x, where half of them end its emulator; own"
+            );
+            return Err(composition.section(KERNELS).error(why).into());
+        }
         Ok(())
     }
 

@@ -322,6 +322,18 @@ fn launches_are_not_both_collected_and_waited_for() {
     told.with_code(2).complains("it goes with eager");
 }
 
+#[test]
+fn the_vendors_kernels_are_not_taken_on_a_bm1684x() {
+    let place = Place::new();
+    let args = ["device=tpu", "device.kernels=vendor"];
+    let told = place.run(&[&["plan"], &small(&args)[..]].concat());
+    told.with_code(0);
+    let args = [&args[..], &["device.chip=bm1684x"]].concat();
+    let told = place.run(&[&["plan"], &small(&args)[..]].concat());
+    told.with_code(2)
+        .complains("`device.kernels`: none of the vendor's is admitted on a bm1684x");
+}
+
 /// Parts of others than the rehearsed rank are not made: it took minutes, and as much memory as the model.
 #[test]
 fn a_plan_of_very_many_ranks_takes_seconds() {

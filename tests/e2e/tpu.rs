@@ -176,3 +176,39 @@ fn a_bm1684x_follows_the_cpu() {
     let refused = Running::start(lab.command(&refused)).finish();
     refused.complains("an emulated bm1684x has 4 GiB of memory and no more");
 }
+
+/// Products and attention, in the precision and with the segments that training has.
+#[test]
+fn the_vendors_kernels_follow_the_cpu_and_what_they_leave_to_ours_is_told() {
+    let Some(lab) = TpuPlace::open() else { return };
+    let golden = include_str!("../golden/bf16/case.json");
+    let golden: serde_json::Value = serde_json::from_str(golden).expect("JSON");
+    let rel = golden["tolerances"]["curve_loss_rel"].as_f64().unwrap();
+    let more = [
+        "precision=bf16",
+        "model.num_attention_heads=2", // of head dim 32
+        "model.num_key_value_heads=1",
+        "trainer.max_steps=3",
+        "trainer.micro_batch_size=1",
+        "trainer.eval_interval=null",
+        "trainer.sample.count=0",
+    ];
+    let (cpu, _) = lab.train("cpu", CPU, &more);
+    let vendors = [TPU, &["device.kernels=vendor"]].concat();
+    let (tpu, finished) = lab.train("tpu", &vendors, &more);
+    let (expected, made) = (curve(&cpu), curve(&tpu));
+    assert_eq!(made.len(), 3);
+    for ((step, loss), (_, expected)) in made.into_iter().zip(expected) {
+        let error = (loss - expected).abs() / expected;
+        assert!(error <= rel, "step {step}: {loss}, not {expected}");
+    }
+    let left = "device.kernels=vendor left to this program's kernels";
+    let finished = finished
+        .complains(left)
+        .complains("(it is added to what is there)");
+    assert!(
+        !finished.stderr.contains("attention"),
+        "{}",
+        finished.stderr
+    );
+}

@@ -24,7 +24,8 @@ use crate::launch::{Header, Kernel};
 use crate::loaded::{OwnModules, Place};
 use crate::runtime::{Module, Runtime};
 use crate::storage::TpuStorage;
-use crate::trace::{DeviceEvent, Trace, TracedLaunch, Traffic, Work};
+use crate::trace::{DeviceEvent, Trace, TracedLaunch, Work};
+use crate::traffic::Traffic;
 use crate::vendor::{Provider, VendorKernel, VendorLibrary};
 
 mod open;

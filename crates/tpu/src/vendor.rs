@@ -22,7 +22,7 @@ use crate::chip::{firmware, tested_firmware};
 use crate::error::{Error, Result};
 use crate::loaded::{CopiesFolder, Place};
 use crate::runtime::{Module, Runtime};
-use crate::trace::Traffic;
+use crate::traffic::Traffic;
 
 /// Whose kernels compute, where both have one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -6,8 +6,8 @@ use tt_cpu::{AttentionParams, View};
 use crate::device::TpuDevice;
 use crate::error::{Error, Result};
 use crate::launch::{code, kernels};
-use crate::ops::vendor_attention;
 use crate::ops::operand::{Heads, dense, ensure, output};
+use crate::ops::vendor_attention;
 use crate::storage::TpuStorage;
 use crate::traffic::{F32, Operand, Traffic, U32};
 

@@ -94,7 +94,10 @@ impl Traffic for MatmulMultiCore {
         };
         let l = turned(stored(self.l_shape, self.l_dims), self.l_trans);
         let r = turned(stored(self.r_shape, self.r_dims), self.r_trans);
-        let (of_in, of_out) = (vendor::as_ours(self.in_dtype), vendor::as_ours(self.out_dtype));
+        let (of_in, of_out) = (
+            vendor::as_ours(self.in_dtype),
+            vendor::as_ours(self.out_dtype),
+        );
         vec![
             Operand::read("a", l, of_in),
             Operand::read("b", r, of_in),

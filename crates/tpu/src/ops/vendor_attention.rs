@@ -1,9 +1,11 @@
-//! Attention and its gradients by the vendor's kernels: causal, in 16 bit, of sequences without segments.
+//! Attention and its gradients by the vendor's kernels: causal, in 16 bit, of tokens that see themselves.
 //!
 //! They want their operands without gaps, what a query sees as numbers that are added to its scores, `lse` as `[B, T, H]`
-//! where ours is `[B, H, T]`, and angles even where they are not to rotate. The masks and the angles depend on the shape alone
-//! and are kept on the device.
+//! where ours is `[B, H, T]`, and angles even where they are not to rotate. The causal mask and the angles depend on the shape
+//! alone and are kept on the device; that of segments is made anew each time.
 
+use std::mem::ManuallyDrop;
+use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{CpuStorage, DType, Layout};
@@ -13,13 +15,20 @@ use tt_cpu::{AttentionParams, View};
 use crate::device::TpuDevice;
 use crate::error::Result;
 use crate::ops::attention::Operands;
+use crate::ops::binary::{self, Function as Binary};
 use crate::ops::copy::{contiguous, into_order};
 use crate::storage::{TpuStorage, start};
-use crate::trace::{F32, Operand, Traffic};
+use crate::traffic::{F32, Operand, Traffic};
 use crate::vendor::{self, vendor_kernels};
 
 /// Sequences of a batch: room in the arguments.
 const MAX_BATCH: usize = 64;
+/// Gradients of head dim 16 are wrong, silently, from some 260 tokens on.
+const HEAD_DIMS: RangeInclusive<usize> = 32..=128;
+/// Of a sequence: what it was compared with a reference for.
+const MAX_TOKENS: usize = 2048;
+/// For the gradients. With none of the shapes that were tried was anything written there, so this is what others give it.
+const BUFFER_BYTES: usize = 8 << 20;
 /// Added to the score of a key that is not seen: its exponential is 0, and it fits f16.
 const UNSEEN: f32 = -1e4;
 /// Shapes whose masks are kept: those of training, of validation and of a sample.
@@ -49,7 +58,6 @@ vendor_kernels! {
         is_packed: i32,
         with_lse: i32,
         without_rope: i32,
-        /// 1: one mask for all sequences.
         mask_batch: i32,
         without_mask: i32,
         keys: i32,
@@ -101,7 +109,7 @@ impl Traffic for AttentionForward {
             Operand::read("q", q, dtype),
             Operand::read("k", kv, dtype),
             Operand::read("v", kv, dtype),
-            Operand::read("mask", [tokens, tokens].map(i64::from), dtype),
+            Operand::read("mask", [batch, tokens, tokens].map(i64::from), dtype),
             Operand::write("out", q, dtype),
             Operand::write("lse", rows, F32),
         ]
@@ -132,11 +140,22 @@ impl Traffic for AttentionBackward {
 pub(crate) fn admit(p: &AttentionParams, x: &Operands) -> std::result::Result<(), &'static str> {
     let rules = [
         (x.q.0.kind() == DType::F32, "in f32"),
-        (x.segments.is_some(), "of packed documents"),
+        (
+            x.segments.is_some_and(|(q, k)| start(q) != start(k)),
+            "of queries with other segments than the keys",
+        ),
         (!p.causal, "not causal"),
         (p.window.is_some_and(|it| it < p.keys), "with a window"),
         (p.queries != p.keys, "of fewer queries than keys"),
         (p.batch > MAX_BATCH, "of more than 64 sequences"),
+        (
+            p.keys > MAX_TOKENS,
+            "of longer sequences than it was tested with",
+        ),
+        (
+            !HEAD_DIMS.contains(&p.head_dim) || !p.head_dim.is_multiple_of(8),
+            "of a head dim that is not 32, 40 .. 128",
+        ),
     ];
     match rules.iter().find(|(is_outside, _)| *is_outside) {
         Some((_, why)) => Err(why),
@@ -154,6 +173,8 @@ pub(crate) fn forward(
     let (device, dtype) = (lse.on(), x.q.0.kind());
     let (q, k, v) = (contiguous(x.q)?, contiguous(x.k)?, contiguous(x.v)?);
     let constants = Constants::of(device, p, dtype)?;
+    let of_segments = segment_mask(p, &x, &constants)?;
+    let mask = of_segments.as_ref().unwrap_or(&constants.mask);
     let rows = device.alloc(DType::F32, p.batch * p.queries * p.heads)?;
     let mut lens = [0; MAX_BATCH];
     lens[..p.batch].fill(p.keys as i32);
@@ -163,7 +184,7 @@ pub(crate) fn forward(
         v: start(v.view()),
         cos: constants.cos.address_at(0),
         sin: constants.sin.address_at(0),
-        mask: constants.mask.address_at(0),
+        mask: mask.address_at(0),
         out,
         lens: constants.lens.address_at(0),
         lse: rows.address_at(0),
@@ -176,7 +197,7 @@ pub(crate) fn forward(
         dtype: vendor::code(dtype)?,
         with_lse: 1,
         without_rope: 1,
-        mask_batch: 1,
+        mask_batch: p.batch as i32,
         keys: p.keys as i32,
         reserved_lens: lens,
         ..AttentionForward::default()
@@ -202,10 +223,12 @@ pub(crate) fn backward(
     let (device, dtype) = (lse.0.on(), x.q.0.kind());
     let (q, k, v) = (contiguous(x.q)?, contiguous(x.k)?, contiguous(x.v)?);
     let constants = Constants::of(device, p, dtype)?;
+    let of_segments = segment_mask(p, &x, &constants)?;
+    let mask = of_segments.as_ref().unwrap_or(&constants.mask);
     let by_token = swapped(p.batch, p.heads, p.queries, lse.1.start_offset());
     let mut rows = device.alloc(DType::F32, p.batch * p.queries * p.heads)?;
     into_order((lse.0, &by_token), &mut rows, 0)?;
-    let buffer = device.alloc(DType::U8, buffer_bytes(p))?;
+    let buffer = device.alloc(DType::U8, BUFFER_BYTES)?;
     device.launch_vendor(AttentionBackward {
         q: start(q.view()),
         k: start(k.view()),
@@ -218,7 +241,7 @@ pub(crate) fn backward(
         dv: at.dv,
         cos: constants.cos.address_at(0),
         sin: constants.sin.address_at(0),
-        mask: constants.mask.address_at(0),
+        mask: mask.address_at(0),
         lens: constants.lens.address_at(0),
         buffer: buffer.address_at(0),
         scale: p.scale,
@@ -231,14 +254,55 @@ pub(crate) fn backward(
     })
 }
 
+/// The causal mask, and where the segments of query and key differ; `None`: there are none.
+fn segment_mask(
+    p: &AttentionParams,
+    x: &Operands,
+    constants: &Constants,
+) -> Result<Option<TpuStorage>> {
+    let Some((ids, _)) = x.segments else {
+        return Ok(None);
+    };
+    let (tokens, len) = (p.keys, p.batch * p.keys * p.keys);
+    let along = |strides: [usize; 3]| {
+        let dims = (p.batch, tokens, tokens);
+        Layout::new(dims.into(), strides.to_vec(), 0)
+    };
+    let (of_query, of_key) = (along([tokens, 1, 0]), along([tokens, 0, 1]));
+    let (dtype, all) = (constants.mask.kind(), Layout::contiguous(len));
+    let [low, high] = halves(ids, p.batch * tokens)?;
+    let differ = |half| binary::map(Binary::Ne, (half, &of_query), (half, &of_key), dtype);
+    let (mut mask, high) = (differ(&low)?, differ(&high)?);
+    let mut add =
+        |factors, other| binary::update(Binary::Linear, factors, &mut mask, len, (other, &all));
+    add([UNSEEN, UNSEEN], &high)?;
+    add([1.0, 1.0], &constants.mask)?;
+    Ok(Some(mask))
+}
+
+/// The lower and the upper half of each of `len` ids, in f32, which holds 24 bits: comparisons are of f32.
+fn halves(ids: View<TpuStorage>, len: usize) -> Result<[TpuStorage; 2]> {
+    let device = ids.0.on();
+    // The same memory. It stays that of the ids.
+    let bytes = TpuStorage::new(device, start(ids), DType::U8, 4 * len);
+    let bytes = ManuallyDrop::new(bytes);
+    let mut places = device.alloc(DType::U8, 4 * len)?;
+    into_order((&bytes, &swapped(1, len, 4, 0)), &mut places, 0)?;
+    let half = |first: usize| -> Result<TpuStorage> {
+        let [low, high] =
+            [first, first + 1].map(|place| Layout::contiguous_with_offset(len, place * len));
+        let mut half = device.alloc(DType::F32, len)?;
+        let (low, high) = ((&places, &low), (&places, &high));
+        binary::map_into(Binary::Linear, [1.0, 256.0], low, high, &mut half)?;
+        Ok(half)
+    };
+    Ok([half(0)?, half(2)?])
+}
+
 /// `[batch, rows, cols]` seen as `[batch, cols, rows]`.
 fn swapped(batch: usize, rows: usize, cols: usize, offset: usize) -> Layout {
     let strides = vec![rows * cols, 1, cols];
     Layout::new((batch, cols, rows).into(), strides, offset)
-}
-
-fn buffer_bytes(_: &AttentionParams) -> usize {
-    64 << 20
 }
 
 /// What depends on the shape alone.
