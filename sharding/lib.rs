@@ -26,6 +26,7 @@ mod config;
 mod error;
 mod gatherer;
 mod layout;
+mod links;
 mod pieces;
 mod sharded;
 mod shared;

@@ -17,6 +17,7 @@ use crate::config::{Gather, Sums};
 use crate::error::Result;
 use crate::gatherer::{Gatherer, Gathering};
 use crate::layout::Layout;
+use crate::links;
 use crate::shared::{Shared, is_rehearsed, sent_to_sum};
 use crate::traffic::{Exchange, Traffic};
 
@@ -104,8 +105,9 @@ impl Sharded {
         Ok(Arc::new(Self {
             index: paths.zip(0..).collect(),
             units,
+            // What goes over links is queued on the chip in the order of the program, and hinders no computing there.
+            gatherer: Gatherer::new(layout.prefetch() && !world.has_links())?,
             world,
-            gatherer: Gatherer::new(layout.prefetch())?,
             layout,
             shared,
             blocks: blocks.to_vec(),
@@ -250,6 +252,9 @@ impl Sharded {
         });
         if is_rehearsed(&grad) {
             return Ok(grad);
+        }
+        if let Some(sum) = links::sum(&grad, &*self.world)? {
+            return Ok(sum);
         }
         let sums = self.world.all_reduce(grad.to_vec::<f32>()?)?;
         Ok(Tensor::from_slice(&sums, grad.dims(), grad.device())?)

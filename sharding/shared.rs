@@ -7,6 +7,7 @@ use tt_dist::{Communicator, Peers};
 use tt_tensor::{DType, Device, Parameter, Shard, Tensor, WithDType};
 
 use crate::error::Result;
+use crate::links;
 use crate::traffic::{Exchange, Traffic};
 
 /// A parameter of which this rank has a part.
@@ -53,6 +54,9 @@ impl Shared {
         let shape = self.parameter.shard().shape();
         if is_rehearsed(own) {
             return Ok(Tensor::zeros(shape, own.device())?.to_dtype(own.dtype())?);
+        }
+        if let Some(whole) = links::whole(own, &self.parts, &*self.gatherers)? {
+            return Ok(whole);
         }
         let bytes = bytemuck::cast_slice(&own.to_vec::<T>()?).to_vec();
         let heard = self.gatherers.all_gather(bytes)?;
@@ -110,6 +114,10 @@ impl Shared {
         let shape = self.parameter.shard().local_shape();
         if is_rehearsed(grad) {
             return Ok(Tensor::zeros(shape, grad.device())?);
+        }
+        // Those that have links are all: nobody else has the same part.
+        if let Some(own) = links::own_part_of_sum(grad, &self.parts, &*self.owners)? {
+            return Ok(own);
         }
         let values = grad.to_vec::<f32>()?;
         // The parts one after another.

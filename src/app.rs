@@ -18,6 +18,7 @@ use crate::completion;
 use crate::config;
 use crate::configs;
 use crate::defaults;
+use crate::device::DeviceConfig;
 use crate::failure::Failure;
 use crate::hydra_help;
 use crate::invocation::Invocation;
@@ -153,7 +154,7 @@ impl App {
             }
             Request::Run(command, args) => {
                 let follow = |task, others: &_| train::follow(task, self.plugins.clone(), others);
-                if let Some(code) = ranks::begin(follow)? {
+                if let Some(code) = ranks::begin(DeviceConfig::open_as_told, follow)? {
                     return Ok(code);
                 }
                 if command.name != TRAIN.name {

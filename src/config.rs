@@ -123,6 +123,8 @@ struct ModelConfig {
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct DistConfig {
+    /// What carries weights and gradients from one rank to another. Sums differ by rounding.
+    pub(crate) backend: Backend,
     /// A rank that others wait for longer than this has failed, and the run with it; null: never.
     #[schemars(range(min = 1))]
     pub(crate) timeout_seconds: Option<u64>,
@@ -142,6 +144,7 @@ pub(crate) struct DistConfig {
 impl Default for DistConfig {
     fn default() -> Self {
         Self {
+            backend: Backend::default(),
             timeout_seconds: Some(600),
             ici_gb_per_second: None,
             dcn_gb_per_second: None,
@@ -149,6 +152,18 @@ impl Default for DistConfig {
             dcn_latency_us: 0.0,
         }
     }
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Backend {
+    /// The hosts: MPI where ranks are processes, and memory where they are threads of one. What is on a TPU is copied to its
+    /// host and back.
+    #[default]
+    Host,
+    /// The links between the TPUs of one machine, 2, 4 or 8 of them, with the vendor's collectives: what all ranks share.
+    /// The rest goes over the hosts.
+    C2c,
 }
 
 fn default_resume() -> String {

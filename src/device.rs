@@ -235,6 +235,12 @@ impl DeviceConfig {
         }
     }
 
+    /// Opens the device of another rank than the first, which has written the group `device`.
+    pub(crate) fn open_as_told(group: &str) -> Result<(), Failure> {
+        let config: Self = serde_json::from_str(group).map_err(Failure::run)?;
+        config.device().map(drop).map_err(Failure::Request)
+    }
+
     /// Memory of the device, if it has its own.
     pub(crate) fn memory_bytes(&self) -> Option<u64> {
         match self.kind {
@@ -262,6 +268,7 @@ impl DeviceConfig {
             kernels: self.kernels.provider(),
             chip: self.chip.and_then(ChipName::chip),
             number: ranks::chip(),
+            links: ranks::links(),
         }
     }
 

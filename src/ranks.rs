@@ -5,6 +5,7 @@
 //! others, and is said once, by the first, with the rank that it came from.
 
 use std::any::Any;
+use std::net::Ipv4Addr;
 use std::panic::{self, AssertUnwindSafe};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -18,6 +19,7 @@ use tt_dist::mpi::Processes;
 use tt_dist::{Communicator, Launched, launched, threads};
 use tt_launch::worker;
 use tt_metrics::terminal;
+use tt_tpu::Links;
 
 use crate::failure::Failure;
 use crate::out;
@@ -28,6 +30,7 @@ const LAST_WORDS: Duration = Duration::from_secs(60);
 const FIRST_WORDS: Duration = Duration::from_secs(3);
 
 static PROCESSES: OnceLock<Processes> = OnceLock::new();
+static LINKS: OnceLock<Links> = OnceLock::new();
 
 /// The processes of this run, if it has several and [`begin`] was called.
 pub(crate) fn processes() -> Option<&'static Processes> {
@@ -44,9 +47,50 @@ pub(crate) fn chip() -> usize {
     processes().map_or(0, before_this)
 }
 
+/// The chips that this process's is linked with, after [`link`].
+pub(crate) fn links() -> Option<Links> {
+    LINKS.get().copied()
+}
+
+/// Links the chips of this run's processes: each opens its own when the others do, the followers by `device`, a group of the
+/// config, and the first after this call. Error: they cannot be linked.
+pub(crate) fn link(device: String) -> Result<(), Failure> {
+    let Some(processes) = processes().filter(|_| links().is_none()) else {
+        return Ok(());
+    };
+    let hosts = processes.hosts();
+    if let Some(other) = hosts.iter().find(|host| **host != hosts[0]) {
+        return Err(Failure::Request(anyhow!(
+            "dist.backend=c2c: links join the chips of one machine, and there are ranks on {} and on {other}; dist.backend=host joins them over MPI",
+            hosts[0]
+        )));
+    }
+    // Another for every process, so that runs on one machine do not meet.
+    let [_, high, middle, low] = std::process::id().to_be_bytes();
+    let address = Ipv4Addr::new(127, 64 | high, middle, low);
+    tell(processes, &Order::Link { device, address });
+    set_links(processes, address);
+    Ok(())
+}
+
+fn set_links(processes: &Processes, address: Ipv4Addr) {
+    let (rank, size) = (processes.rank(), processes.size());
+    let _ = LINKS.set(Links {
+        rank,
+        size,
+        address,
+    });
+    processes.set_linked();
+}
+
 /// What a follower is told, from the first to the last.
 #[derive(Serialize, Deserialize)]
 enum Order {
+    /// To open its chip.
+    Link {
+        device: String,
+        address: Ipv4Addr,
+    },
     Train(Task),
     /// Nothing more: to end with this code.
     End(u8),
@@ -62,8 +106,9 @@ pub(crate) struct Task {
 }
 
 /// If this process is one of several that were started together: finds the others. `Some`: it is a follower, and has done
-/// with `follow` what it was told to.
+/// with `open` and `follow` what it was told to.
 pub(crate) fn begin(
+    open: impl Fn(&str) -> Result<(), Failure>,
     follow: impl Fn(Task, &Processes) -> Result<(), Failure>,
 ) -> Result<Option<ExitCode>, Failure> {
     let Some(launched) = launched() else {
@@ -94,6 +139,12 @@ pub(crate) fn begin(
             Order::End(code) => {
                 processes.end();
                 return Ok(Some(ExitCode::from(code)));
+            }
+            Order::Link { device, address } => {
+                set_links(processes, address);
+                if !matches!(lead(&*world, || open(&device)), Some(Ok(()))) {
+                    give_up(processes);
+                }
             }
             Order::Train(task) => {
                 let led = lead(&*world, || follow(task, processes));

@@ -24,6 +24,7 @@ use tt_tensor::Device;
 use tt_train::{Ending, StopFlag, TrainJob, TrainState};
 
 use crate::args::Options;
+use crate::config::Backend;
 use crate::device::{report_declined, report_fallbacks, report_work};
 use crate::failure::Failure;
 use crate::invocation::Invocation;
@@ -105,6 +106,10 @@ fn train(
     }
     let baselines = data.baselines().map_err(Failure::run)?;
 
+    if setup.config.dist.backend == Backend::C2c {
+        let group = serde_json::to_string(&setup.config.device);
+        ranks::link(group.expect("strings and numbers"))?;
+    }
     let device = setup.config.device.device().map_err(Failure::Request)?;
     if let Some(checkpoint) = &checkpoint {
         warn_of_changes(checkpoint, &data, device)?;

@@ -5,9 +5,10 @@ use tt_dist::{Axis, Mesh, MeshError};
 use tt_models::Model;
 use tt_nn::ParamSpec;
 use tt_sharding::{Gather, Layout, ShardingConfig, Sums};
+use tt_tpu::Links;
 use tt_train::TrainerConfig;
 
-use crate::config::AppConfig;
+use crate::config::{AppConfig, Backend};
 use crate::device::DeviceKind;
 use crate::ranks;
 use crate::setup::adapter::Adapter;
@@ -134,8 +135,20 @@ pub(super) fn check(
         );
         return Err(composition.section(RANKS).error(message).into());
     }
+    if config.dist.backend == Backend::C2c {
+        const KEY: &str = "dist.backend";
+        let refuse = |why: String| composition.section(KEY).error(format!("`{KEY}`: {why}"));
+        if config.device.kind == DeviceKind::Cpu {
+            let why = "c2c are the links between TPUs, and this run is on the CPU; device=tpu, or dist.backend=host";
+            problems.push(refuse(why.to_owned()));
+        } else if ranks > 1
+            && let Err(error) = Links::check(ranks)
+        {
+            problems.push(refuse(format!("c2c: {error}; dist.backend=host takes any number")));
+        }
+    }
     if ranks == 1 {
-        return Ok(());
+        return problems.into_result(());
     }
     let are_threads = config.device.kind == DeviceKind::Cpu && ranks::processes().is_none();
     if is_to_run && are_threads && ranks > MAX_THREADS {

@@ -45,6 +45,12 @@ pub trait Communicator: Send + Sync {
     /// The ranks that give the same `color`, as a group of their own, in the order that they have here.
     fn split(&self, color: usize) -> Result<Arc<dyn Communicator>>;
 
+    /// Whether each of these ranks has a chip that is linked with those of the others and with no more, by the same number as
+    /// its rank here: what is on the chips can then go over their links, once the ranks have met in a [`Communicator::barrier`].
+    fn has_links(&self) -> bool {
+        false
+    }
+
     /// Tells all ranks, of this group and of those that it was split from or into, that this one has failed. Whatever they
     /// wait for ends with [`Error::Failed`]. The first reason counts.
     fn fail(&self, why: &str);

@@ -14,7 +14,7 @@ use std::mem;
 use std::ops::Range;
 use std::panic::{self, AssertUnwindSafe};
 use std::process;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::thread::{self, JoinHandle};
@@ -102,6 +102,7 @@ impl Processes {
             changed: Condvar::new(),
             waiting: AtomicUsize::new(0),
             next_group: Mutex::new(1),
+            are_linked: AtomicBool::new(false),
         });
         let shared = Arc::clone(&post);
         let work = move || {
@@ -174,6 +175,11 @@ impl Processes {
         })
     }
 
+    /// From now on [`Communicator::has_links`] holds of the group of all.
+    pub fn set_linked(&self) {
+        self.post.are_linked.store(true, SeqCst);
+    }
+
     /// Takes leave of the others, who do the same. To be called when nobody waits for anything any more.
     pub fn end(&self) {
         self.post.command(Command::End);
@@ -220,6 +226,8 @@ struct Post {
     waiting: AtomicUsize,
     /// The least number that no group has had yet that this process is in.
     next_group: Mutex<u32>,
+    /// The chips of all processes.
+    are_linked: AtomicBool,
 }
 
 #[derive(Default)]
@@ -748,6 +756,11 @@ impl Communicator for Group {
             post: Arc::clone(&self.post),
             timeout: self.timeout,
         }))
+    }
+
+    /// Groups keep the order of the ranks.
+    fn has_links(&self) -> bool {
+        self.size() == self.post.place().1 && self.post.are_linked.load(SeqCst)
     }
 
     fn fail(&self, why: &str) {

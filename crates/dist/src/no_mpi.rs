@@ -49,6 +49,11 @@ impl Processes {
         match *self {}
     }
 
+    /// Their chips are linked.
+    pub fn set_linked(&self) {
+        match *self {}
+    }
+
     /// Takes leave of the others.
     pub fn end(&self) {
         match *self {}

@@ -24,6 +24,7 @@
 mod device;
 mod error;
 pub mod fused;
+mod links;
 mod operation;
 mod ops;
 mod parameter;
@@ -46,4 +47,4 @@ pub use tape::{GradientHook, Tape};
 pub use tensor::Tensor;
 pub use tt_cpu::{AdamParams, CrossEntropyParams, Isa, IsaError, UpdateRule};
 pub use tt_meta::{MetaDevice, Usage};
-pub use tt_tpu::{Options as TpuOptions, TpuDevice, trace};
+pub use tt_tpu::{Collective, Options as TpuOptions, TpuDevice, trace};

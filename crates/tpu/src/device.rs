@@ -370,6 +370,11 @@ impl TpuDevice {
         Ok(())
     }
 
+    /// How it was opened.
+    pub(crate) fn options(self) -> &'static Options {
+        &self.0.options
+    }
+
     fn lock(self) -> MutexGuard<'static, State> {
         self.0.runtime.enter();
         // A panic between two calls leaves nothing half done on the device.

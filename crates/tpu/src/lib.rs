@@ -10,6 +10,7 @@
 mod batch;
 mod candle;
 pub mod chip;
+mod collectives;
 mod device;
 mod error;
 mod exit;
@@ -35,6 +36,7 @@ mod vendor;
 
 #[doc(hidden)]
 pub use bytemuck::NoUninit; // of what `kernels!` expands to
+pub use collectives::{Collective, Links};
 pub use device::{DEFAULT_MEMORY_BYTES, EMULATOR_FOLDER, Options, Stats, TpuDevice, environment};
 pub use error::{Error, Result};
 pub use launch::{Header, Kernel, code as dtype_code};

@@ -75,9 +75,9 @@ pub(crate) fn open(
     kernels: &Path,
     room: u64,
 ) -> Result<Box<dyn Runtime>> {
-    let (number, room) = match sdk.kind {
-        SdkKind::Emulator => (0, room), // of this process alone
-        SdkKind::Driver => (number, u64::MAX),
+    let room = match sdk.kind {
+        SdkKind::Emulator => room,
+        SdkKind::Driver => u64::MAX,
     };
     float_mode::kept(|| -> Result<Box<dyn Runtime>> {
         Ok(match sdk.chip {

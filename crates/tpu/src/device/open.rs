@@ -10,6 +10,7 @@ use tt_kernels::{Chip, Target};
 
 use super::{Inner, PAGE_BYTES, STATE_WORDS, State, Stats, TpuDevice};
 use crate::batch::Batch;
+use crate::collectives::Links;
 use crate::error::{Error, Result};
 use crate::exit;
 use crate::fault_injection;
@@ -31,13 +32,11 @@ pub const DEFAULT_MEMORY_BYTES: u64 = 4 << 30;
 const FIRST_ADDRESS: u64 = 1 << 30;
 const EMULATED_BYTES: &str = "CMODEL_GLOBAL_MEM_SIZE";
 
-/// What the emulator takes for the number of chips on this machine, and for the place of its own.
-const ALONE: [(&str, &str); 4] = [
-    ("LOCAL_WORLD_SIZE", "1"),
-    ("LOCAL_RANK", "0"),
-    ("OMPI_COMM_WORLD_LOCAL_SIZE", "1"),
-    ("OMPI_COMM_WORLD_LOCAL_RANK", "0"),
-];
+/// What the emulator takes for the number of chips that it waits for, and for the place of its own.
+const SIZES: [&str; 2] = ["LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"];
+const RANKS: [&str; 2] = ["LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"];
+/// Where emulators find each other. Without it, in files of the working folder.
+const MEETING_PLACE: &str = "CMODEL_DIST_ADDRS";
 
 /// How to open the device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -60,6 +59,8 @@ pub struct Options {
     pub chip: Option<Chip>,
     /// Which of the machine's chips to take, from 0. Each process has an emulator of its own, with one chip.
     pub number: usize,
+    /// The chips that this one works together with; `None`: it is alone.
+    pub links: Option<Links>,
 }
 
 static DEVICE: OnceLock<Inner> = OnceLock::new();
@@ -121,6 +122,13 @@ impl Inner {
             .transpose()
             .map_err(Error::InjectedFault)?;
         let sdk = Sdk::find(options.chip)?;
+        if let Some(links) = options.links {
+            Links::check(links.size)?;
+            if sdk.chip != Chip::Bm1690 {
+                let why = format!("a {} has no links to other chips", sdk.chip.name());
+                return Err(Error::Operand(why));
+            }
+        }
         let kernels = Kernels::find(&sdk)?;
         set_environment(options, workdir);
         let path = workdir.join("kernels.so");
@@ -141,7 +149,11 @@ impl Inner {
         if kernels.target == Target::Emulator(Chip::Bm1690) {
             pollers::let_rest(workdir);
         }
-        let runtime = runtime::open(&sdk, options.number, &path, room(&sdk, options)?)?;
+        let number = match sdk.kind {
+            SdkKind::Emulator => options.links.map_or(0, |links| links.rank),
+            SdkKind::Driver => options.number,
+        };
+        let runtime = runtime::open(&sdk, number, &path, room(&sdk, options)?)?;
         // First: ours is linked against it, and the loader finds by its name what is there already.
         let vendors = kernels.vendors.as_deref();
         let vendors_module = vendors.map(|path| runtime.load(path)).transpose()?;
@@ -177,7 +189,7 @@ impl Inner {
             staged_bytes: 0,
             stats: Stats::default(),
         };
-        if options.kernels == Provider::Vendor {
+        if options.kernels == Provider::Vendor || options.links.is_some() {
             state.vendor.check()?;
         }
         state.words = state.alloc(&*runtime, PAGE_BYTES)?;
@@ -227,7 +239,10 @@ pub fn environment(options: &Options) -> Vec<(&'static str, OsString)> {
 fn set_environment(options: &Options, workdir: &Path) {
     let mut variables = environment(options);
     // Each process has an emulator of its own, with one chip. By what launchers say of processes it would wait for theirs.
-    variables.extend(ALONE.map(|(name, value)| (name, value.into())));
+    let (rank, size) = options.links.map_or((0, 1), |it| (it.rank, it.size));
+    variables.extend(SIZES.map(|name| (name, size.to_string().into())));
+    variables.extend(RANKS.map(|name| (name, rank.to_string().into())));
+    variables.extend(options.links.map(|links| (MEETING_PLACE, links.address.to_string().into())));
     if std::env::var_os(EMULATOR_FOLDER).is_none() {
         variables.push((EMULATOR_FOLDER, workdir.into()));
     }
