@@ -144,7 +144,9 @@ pub(super) fn check(
         } else if ranks > 1
             && let Err(error) = Links::check(ranks)
         {
-            problems.push(refuse(format!("c2c: {error}; dist.backend=host takes any number")));
+            problems.push(refuse(format!(
+                "c2c: {error}; dist.backend=host takes any number"
+            )));
         }
     }
     if ranks == 1 {

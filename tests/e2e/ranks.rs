@@ -204,6 +204,14 @@ fn what_cannot_be_shared_out_is_refused_before_anything_is_made() {
             &["model/sharding=zero3", "model.sharding.every=null"],
             "`model.sharding.reduce`: micro_batch is without effect where no parameter is shared out",
         ),
+        (
+            &["device.ranks=2", "dist.backend=c2c"],
+            "`dist.backend`: c2c are the links between TPUs, and this run is on the CPU",
+        ),
+        (
+            &["device=tpu", "device.ranks=3", "dist.backend=c2c"],
+            "the vendor's collectives are for 2, 4 or 8 chips, and not for 3",
+        ),
     ] {
         let finished = place.run(&nano(args)).with_code(2);
         assert!(finished.stderr.contains(complaint), "{}", finished.stderr);

@@ -77,6 +77,72 @@ fn ctrl_c_saves_on_all_and_nobody_is_left() {
     assert!(saved > 0, "nothing was saved");
 }
 
+/// What goes over the chips' links, with a GiB of memory for each.
+const LINKED: &[&str] = &[
+    "device=tpu",
+    "device.cores=1",
+    "device.memory_gb=1",
+    "dist.backend=c2c",
+];
+
+#[test]
+#[ignore = "for cargo xtask check --full"]
+fn two_and_four_linked_chips_follow_one() {
+    let Some(at) = TpuPlace::open() else { return };
+    let losses = |ranks: usize| {
+        let folder = format!("of-{ranks}");
+        let args = [
+            &*format!("hydra.run.dir={folder}"),
+            &*format!("device.ranks={ranks}"),
+            "trainer.global_batch_size=4",
+            "trainer.max_steps=3",
+            "profile=chrome",
+            "profile.first_step=2",
+            "profile.num_steps=1",
+        ];
+        Running::start(command(&at, &[LINKED, &args].concat()))
+            .finish()
+            .with_code(0);
+        let run = RunFolder(at.place.path().join(folder));
+        let traces = run.join("profile").read_dir().unwrap().flatten();
+        let traces = traces.map(|it| std::fs::read_to_string(it.path()).unwrap());
+        let trace: String = traces.collect();
+        for kernel in ["c2c_all_gather", "c2c_reduce_scatter"] {
+            assert_eq!(trace.contains(kernel), ranks > 1, "{kernel} of {ranks}");
+        }
+        losses(&run)
+    };
+    let alone = losses(1);
+    assert_eq!(alone.len(), 3);
+    for ranks in [2, 4] {
+        let linked = losses(ranks);
+        assert_eq!(linked.len(), alone.len());
+        for (a, b) in linked.iter().zip(&alone) {
+            assert!((a - b).abs() < F32_REL * b, "{ranks}: {linked:?} {alone:?}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "for cargo xtask check --full"]
+fn a_linked_chip_whose_process_is_killed_leaves_none_waiting() {
+    let Some(at) = TpuPlace::open() else { return };
+    let run = RunFolder(at.place.path().join("run"));
+    let steps = [
+        "trainer.max_steps=4",
+        "device.ranks=2",
+        "device.restart.max=1",
+    ];
+    let mut running = Running::start(command(&at, &[LINKED, &steps].concat()));
+    running.wait_for_rows(&run, 2);
+    let killed = pids(&at.place, 2);
+    signal(killed[1], "KILL");
+    let finished = running.finish().with_code(0).complains("was killed");
+    finished.prints("starting again, 1 of 1 times");
+    assert_gone(&killed);
+    assert_eq!(losses(&run).len(), 4);
+}
+
 #[test]
 fn without_mpirun_it_says_what_is_missing() {
     let Some(at) = TpuPlace::open() else { return };

@@ -26,6 +26,8 @@ fn main() {
                 fact(&*world);
                 say(&format!("{name} ({:.2} s)", begun.elapsed().as_secs_f64()));
             }
+            links(&*world, &processes);
+            say("links");
             processes.end();
         }
         "failure" => {
@@ -58,6 +60,15 @@ fn main() {
         "speed" => speed(&*world, &processes, say),
         other => panic!("no case {other}"),
     }
+}
+
+/// Links are those of all, in their order, and of no fewer.
+fn links(world: &dyn Communicator, processes: &Processes) {
+    assert!(!world.has_links());
+    processes.set_linked();
+    let (all, own) = (world.split(7).unwrap(), world.split(world.rank()).unwrap());
+    assert!(world.has_links() && all.has_links() && !own.has_links());
+    assert_eq!(all.rank(), world.rank());
 }
 
 /// As after a failure: the first ends all, when they have had time to say what they have found.

@@ -66,6 +66,7 @@ fn what_any_group_of_ranks_does_processes_do() {
         let (said, is_well) = finished(mpirun(ranks, "facts"), Duration::from_secs(240));
         assert!(is_well, "{said}");
         assert!(said.contains("rank 1: mail and what all do"), "{said}");
+        assert!(said.contains("rank 1: links"), "{said}");
     }
 }
 

@@ -19,7 +19,9 @@ impl Tensor {
             return Err(Error::DeviceMismatch { op: "over_links" }.into());
         };
         let x = self.detach().contiguous()?;
-        let received = tpu.received(collective, x.elem_count()).map_err(Error::from)?;
+        let received = tpu
+            .received(collective, x.elem_count())
+            .map_err(Error::from)?;
         let mut y: Output = self.device().alloc(self.dtype(), received)?;
         meet()?;
         let reading = x.read();

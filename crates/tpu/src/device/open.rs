@@ -242,7 +242,11 @@ fn set_environment(options: &Options, workdir: &Path) {
     let (rank, size) = options.links.map_or((0, 1), |it| (it.rank, it.size));
     variables.extend(SIZES.map(|name| (name, size.to_string().into())));
     variables.extend(RANKS.map(|name| (name, rank.to_string().into())));
-    variables.extend(options.links.map(|links| (MEETING_PLACE, links.address.to_string().into())));
+    variables.extend(
+        options
+            .links
+            .map(|links| (MEETING_PLACE, links.address.to_string().into())),
+    );
     if std::env::var_os(EMULATOR_FOLDER).is_none() {
         variables.push((EMULATOR_FOLDER, workdir.into()));
     }

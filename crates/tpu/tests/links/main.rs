@@ -51,7 +51,11 @@ fn run(size: usize) -> Vec<String> {
     let chips: Vec<Child> = (0..size).map(start).collect();
     let begun = Instant::now();
     let mut chips = Chips(chips);
-    while chips.0.iter_mut().any(|it| it.try_wait().unwrap().is_none()) {
+    while chips
+        .0
+        .iter_mut()
+        .any(|it| it.try_wait().unwrap().is_none())
+    {
         assert!(begun.elapsed() < Duration::from_secs(300), "they hang");
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -83,7 +87,9 @@ fn agree(size: usize) {
     }
     let said = run(size);
     let sums = |text: &String| {
-        let found = text.lines().filter_map(|it| it.split_once("bits of the sums: "));
+        let found = text
+            .lines()
+            .filter_map(|it| it.split_once("bits of the sums: "));
         found.map(|(_, bits)| bits.to_owned()).collect::<Vec<_>>()
     };
     let first = sums(&said[0]);
@@ -139,7 +145,11 @@ fn what_a_chip_of_those_does() {
         bf16_gathers(tpu, links, share);
     }
     let odd = tpu.received(Collective::ReduceScatter, size + 1);
-    assert!(odd.unwrap_err().to_string().contains("not shared out evenly"));
+    assert!(
+        odd.unwrap_err()
+            .to_string()
+            .contains("not shared out evenly")
+    );
 }
 
 fn collect(tpu: TpuDevice, collective: Collective, x: &CpuStorage, len: usize) -> CpuStorage {
@@ -159,7 +169,11 @@ fn f32_collectives(tpu: TpuDevice, Links { rank, size, .. }: Links, share: usize
     let sum = |i: usize| all.iter().map(|it| f64::from(it[i])).sum::<f64>();
     let is_sum = |i: usize, found: f32| {
         let most = size as f64 * f64::from(f32::EPSILON) * size as f64;
-        assert!((f64::from(found) - sum(i)).abs() <= most, "{i}: {found}, {}", sum(i));
+        assert!(
+            (f64::from(found) - sum(i)).abs() <= most,
+            "{i}: {found}, {}",
+            sum(i)
+        );
     };
     let collect = |collective, x: &CpuStorage, len| {
         let found = collect(tpu, collective, x, len);
@@ -168,6 +182,11 @@ fn f32_collectives(tpu: TpuDevice, Links { rank, size, .. }: Links, share: usize
 
     let found = collect(Collective::AllReduce, &own, len);
     found.iter().enumerate().for_each(|(i, &it)| is_sum(i, it));
+    assert_eq!(
+        collect(Collective::AllReduce, &own, len),
+        found,
+        "other bits"
+    );
     let bits = found.iter().fold(0u64, |hash, it| {
         (hash ^ u64::from(it.to_bits())).wrapping_mul(0x100_0000_01b3)
     });
@@ -181,7 +200,10 @@ fn f32_collectives(tpu: TpuDevice, Links { rank, size, .. }: Links, share: usize
     let gathered = collect(Collective::AllGather, &own, len);
     assert_eq!(gathered, all.concat());
     let root = size - 1;
-    assert_eq!(collect(Collective::Broadcast { root }, &own, len), all[root]);
+    assert_eq!(
+        collect(Collective::Broadcast { root }, &own, len),
+        all[root]
+    );
 }
 
 fn bf16_gathers(tpu: TpuDevice, Links { rank, size, .. }: Links, share: usize) {
