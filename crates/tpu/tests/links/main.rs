@@ -144,6 +144,7 @@ fn what_a_chip_of_those_does() {
         f32_collectives(tpu, links, share);
         bf16_gathers(tpu, links, share);
     }
+    in_a_row(tpu, links);
     let odd = tpu.received(Collective::ReduceScatter, size + 1);
     assert!(
         odd.unwrap_err()
@@ -204,6 +205,29 @@ fn f32_collectives(tpu: TpuDevice, Links { rank, size, .. }: Links, share: usize
         collect(Collective::Broadcast { root }, &own, len),
         all[root]
     );
+}
+
+/// None is waited for, and what one has read is written over at once: a chip that is behind must not see that.
+fn in_a_row(tpu: TpuDevice, Links { rank, size, .. }: Links) {
+    let len = SHARES[2];
+    let upload = |value: f32| TpuStorage::upload(tpu, &CpuStorage::F32(vec![value; len])).unwrap();
+    let mut x = upload(rank as f32 + 1.0);
+    for _ in 0..10 {
+        let mut all = tpu.alloc(DType::F32, len * size).unwrap();
+        let of_one = Layout::contiguous(len);
+        let gathered = tpu.collect(Collective::AllGather, (&x, &of_one), &mut all);
+        gathered.unwrap();
+        drop(x);
+        let over = upload(-1.0);
+        x = tpu.alloc(DType::F32, len).unwrap();
+        let of_all = Layout::contiguous(len * size);
+        let summed = tpu.collect(Collective::ReduceScatter, (&all, &of_all), &mut x);
+        summed.unwrap();
+        drop((all, over));
+    }
+    let found = x.to_cpu_storage().unwrap();
+    let expected = (rank as f32 + 1.0) * (size as f32).powi(10);
+    assert_eq!(found.as_slice::<f32>().unwrap(), vec![expected; len]);
 }
 
 fn bf16_gathers(tpu: TpuDevice, Links { rank, size, .. }: Links, share: usize) {
