@@ -154,7 +154,11 @@ mod tests {
 
     fn parts(shape: &[usize], parts: &[&[std::ops::Range<usize>]]) -> Vec<Shard> {
         let shard = |ranges: &&[std::ops::Range<usize>]| Shard::new(shape, ranges.to_vec());
-        parts.iter().map(shard).collect::<tt_tensor::Result<_>>().unwrap()
+        parts
+            .iter()
+            .map(shard)
+            .collect::<tt_tensor::Result<_>>()
+            .unwrap()
     }
 
     #[test]

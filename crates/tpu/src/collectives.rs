@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::launch;
 use crate::ops::copy::{self, Dim};
 use crate::storage::{TpuStorage, elements, start};
-use crate::trace::{Operand, Traffic};
+use crate::traffic::{Operand, Traffic};
 use crate::vendor::{code, vendor_kernels};
 
 /// The numbers of chips that the kernels are tested with. Of three they end the process.
