@@ -23,10 +23,13 @@ use crate::vendor::{self, vendor_kernels};
 
 /// Sequences of a batch: room in the arguments.
 const MAX_BATCH: usize = 64;
-/// Gradients of head dim 16 are wrong, silently, from some 260 tokens on.
+/// What it was compared with a reference for.
 const HEAD_DIMS: RangeInclusive<usize> = 32..=128;
-/// Of a sequence: what it was compared with a reference for.
+/// Sequences are of any length up to the first, or of a multiple of a block up to the second: gradients of 270 tokens are
+/// wrong, silently, where those of 257 and of 300 are right.
+const ANY_TOKENS: usize = 200;
 const MAX_TOKENS: usize = 2048;
+const BLOCK: usize = 64;
 /// For the gradients. With none of the shapes that were tried was anything written there, so this is what others give it.
 const BUFFER_BYTES: usize = 8 << 20;
 /// Added to the score of a key that is not seen: its exponential is 0, and it fits f16.

@@ -381,11 +381,11 @@ fn longer_and_wider_attention_agrees_too() {
     let Some(on) = Vendors::begin() else { return };
     let sizes = [
         [3, 33, 4, 1, 40],
-        [1, 270, 3, 1, 80],
-        [1, 257, 2, 2, 32],
-        [1, 600, 1, 1, 32],
+        [1, 200, 2, 2, 32],
+        [1, 320, 3, 1, 80],
+        [1, 384, 2, 2, 32],
         [1, 512, 2, 1, 128],
-        [1, 300, 14, 2, 64],
+        [1, 256, 14, 2, 64],
     ];
     check_attention(&on, &sizes, None);
     check_attention(&on, &sizes, Some(50));
@@ -396,6 +396,7 @@ fn attention_outside_of_that_is_ours_and_counted_with_the_reason() {
     let Some(on) = Vendors::begin() else { return };
     let p = attention_params((1, 9, 9), (2, 1, 32));
     let narrow = attention_params((1, 9, 9), (2, 1, 16));
+    let odd = attention_params((1, 270, 270), (1, 1, 64));
     let windowed = AttentionParams {
         window: Some(3),
         ..p
@@ -405,6 +406,7 @@ fn attention_outside_of_that_is_ours_and_counted_with_the_reason() {
     for (p, dtype, why) in [
         (p, DType::F32, "in f32"),
         (narrow, DType::BF16, "head dim"),
+        (odd, DType::BF16, "not a multiple of 64"),
         (windowed, DType::BF16, "window"),
         (full, DType::F16, "not causal"),
         (fewer, DType::BF16, "fewer queries"),
