@@ -162,6 +162,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::single_range_in_vec_init, reason = "of one dim")]
     fn a_cut_along_one_dim_goes_over_links_and_one_along_two_does_not() {
         let rows = parts(&[5, 4], &[&[0..2, 0..4], &[2..5, 0..4]]);
         assert_eq!(cut(&rows), Some(Cut::Along(0)));

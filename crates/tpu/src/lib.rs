@@ -16,6 +16,7 @@ mod error;
 mod exit;
 mod fallback;
 mod fault_injection;
+mod firmware;
 pub mod flight;
 mod float_mode;
 mod fused;

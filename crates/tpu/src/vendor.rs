@@ -18,8 +18,8 @@ use candle_core::DType;
 use object::{File, Object, ObjectSymbol};
 use tt_kernels::{Chip, Target};
 
-use crate::chip::{firmware, tested_firmware};
 use crate::error::{Error, Result};
+use crate::firmware::{firmware, tested_firmware};
 use crate::loaded::{CopiesFolder, Place};
 use crate::runtime::{Module, Runtime};
 use crate::traffic::Traffic;
