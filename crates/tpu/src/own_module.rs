@@ -1,4 +1,4 @@
-//! Modules of a user's own kernels, beside ours: from `build.rs` ([`own_module!`](crate::own_module)) or a file.
+//! Modules of a user's own kernels, beside ours: from `build.rs` ([`own_module!`](macro@crate::own_module)) or a file.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -34,7 +34,7 @@ pub struct BuiltModule {
 }
 
 impl OwnModule {
-    /// What [`own_module!`](crate::own_module) gives.
+    /// What [`own_module!`](macro@crate::own_module) gives.
     pub const fn built(name: &'static str, modules: [BuiltModule; 4]) -> Self {
         Self(Source::Built { name, modules })
     }
