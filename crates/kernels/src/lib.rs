@@ -1,5 +1,5 @@
 //! Compiles the kernels of a TPU, C files in a folder, into a module for the emulator or for a chip, and checks a module.
-//! [`build`] does so for the kernels of a crate of a user's own, which include our headers ([`Target::compile_own`]).
+//! [`build()`] does so for the kernels of a crate of a user's own, which include our headers ([`Target::compile_own`]).
 //!
 //! Nothing of the vendor's is needed for it. A module is linked against a stub, generated from the declarations in the
 //! folder's `device.h`, that carries the name of the library which defines these functions where the module is loaded:

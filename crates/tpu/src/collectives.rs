@@ -107,7 +107,7 @@ vendor_kernels! {
     }
 }
 
-/// The code of [`launch::code`](crate::launch::code).
+/// The code of `launch::code`.
 fn own_code(dtype: i32) -> u32 {
     let of_ours = [DType::F32, DType::F16, DType::BF16].into_iter();
     let mut same = of_ours.filter(|&it| code(it).is_ok_and(|code| code == dtype));
