@@ -122,7 +122,7 @@ pub(crate) enum ChipName {
     Auto,
     /// BM1690 (SG2260): eight cores.
     Bm1690,
-    /// BM1684X: one core. What it lacks is in `docs/tpu-support.md`.
+    /// BM1684X: one core. What it does otherwise is in `docs/tpu-support-bm1684x.md`.
     Bm1684x,
 }
 

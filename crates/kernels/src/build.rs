@@ -3,9 +3,9 @@
 use std::env;
 use std::fs;
 use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use crate::{Error, Result, Target};
+use crate::{Result, Target, at};
 
 /// Compiles a crate's own C files for each target into `OUT_DIR`, from where `tt_tpu::own_module!(name)` takes them.
 ///
@@ -56,9 +56,4 @@ fn compiler(target: Target) -> std::result::Result<PathBuf, String> {
         ));
     }
     target.compiler().map_err(|error| error.to_string())
-}
-
-fn at(path: &Path) -> impl FnOnce(io::Error) -> Error {
-    let path = path.to_owned();
-    move |cause| Error::Io { path, cause }
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::{Error, Result, Target, headers};
+use crate::{Error, Result, Target, at, headers};
 
 impl Target {
     /// Compiles the `*.c` of the folder `sources` into the module `out`, beside which the stub is left.
@@ -71,11 +71,6 @@ impl Target {
 
 fn folder_of(path: &Path) -> &Path {
     path.parent().unwrap_or(Path::new("."))
-}
-
-fn at(path: &Path) -> impl FnOnce(io::Error) -> Error {
-    let path = path.to_owned();
-    move |cause| Error::Io { path, cause }
 }
 
 /// Compiles a C file into a shared library of its own, for this machine.

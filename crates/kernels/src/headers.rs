@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::{Error, Result};
+use crate::{Result, at};
 
 /// What the device offers.
 pub(crate) const DEVICE: &str = include_str!("../../tpu/kernels/device.h");
@@ -26,8 +26,5 @@ pub(crate) fn write(folder: &Path) -> Result<()> {
             .iter()
             .try_for_each(|(name, text)| fs::write(folder.join(name), text))
     };
-    write().map_err(|cause| Error::Io {
-        path: folder.to_owned(),
-        cause,
-    })
+    write().map_err(at(folder))
 }

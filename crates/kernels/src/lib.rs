@@ -24,7 +24,7 @@ mod compile;
 mod headers;
 mod module;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::str::FromStr;
 
@@ -74,6 +74,12 @@ pub enum Error {
     /// The module is not what a device can load.
     #[error("the module {0}")]
     Unfit(String),
+}
+
+/// What a system says of a file.
+fn at(path: &Path) -> impl FnOnce(std::io::Error) -> Error {
+    let path = path.to_owned();
+    move |cause| Error::Io { path, cause }
 }
 
 /// What [`Error`]s are given in.

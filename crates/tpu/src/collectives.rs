@@ -15,11 +15,10 @@ use tt_cpu::View;
 
 use crate::device::TpuDevice;
 use crate::error::{Error, Result};
-use crate::launch;
 use crate::ops::copy::{self, Dim};
 use crate::storage::{TpuStorage, elements, start};
 use crate::traffic::{Operand, Traffic};
-use crate::vendor::{code, vendor_kernels};
+use crate::vendor::{as_ours, code, vendor_kernels};
 
 /// The numbers of chips that the kernels are tested with. Of three they end the process.
 const TESTED: [usize; 3] = [2, 4, 8];
@@ -107,16 +106,8 @@ vendor_kernels! {
     }
 }
 
-/// The code of `launch::code`.
-fn own_code(dtype: i32) -> u32 {
-    let of_ours = [DType::F32, DType::F16, DType::BF16].into_iter();
-    let mut same = of_ours.filter(|&it| code(it).is_ok_and(|code| code == dtype));
-    let found = same.next().and_then(|it| launch::code(it).ok());
-    found.expect("what is sent is of one of these")
-}
-
 fn operands(x: u64, y: u64, dtype: i32) -> Vec<Operand> {
-    let dtype = own_code(dtype);
+    let dtype = as_ours(dtype);
     vec![
         Operand::read("x", [x as i64], dtype),
         Operand::write("y", [y as i64], dtype),
@@ -143,7 +134,7 @@ impl Traffic for C2cAllGather {
 
 impl Traffic for C2cBroadcast {
     fn operands(&self) -> Vec<Operand> {
-        vec![Operand::update("y", [self.n as i64], own_code(self.dtype))]
+        vec![Operand::update("y", [self.n as i64], as_ours(self.dtype))]
     }
 }
 

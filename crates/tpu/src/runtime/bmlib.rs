@@ -202,11 +202,7 @@ impl Runtime for Bmlib {
                 Function::Called(kernel) => kernel(args, bytes as c_uint),
             }
         };
-        if status == 0 {
-            return Ok(());
-        }
-        let call = name.to_str().unwrap_or("launch a kernel");
-        Err(Error::Runtime { call, status })
+        succeeded(name.to_str().unwrap_or("launch a kernel"), status)
     }
 
     fn wait(&self) -> Result<()> {

@@ -7,7 +7,7 @@ use std::ptr::null_mut;
 use tt_kernels::Chip;
 
 use super::{Module, POLL, Runtime, library_error, load_module, succeeded};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::sys::tpuv7::{DevicePtr, Event, Functions, NOT_READY, Stream};
 
 /// The opened device.
@@ -106,11 +106,7 @@ impl Runtime for Tpuv7 {
         let (args, launch) = (args.as_ptr().cast(), self.functions.launch_async);
         // SAFETY: the kernel exists with arguments of this size, as the caller says.
         let status = unsafe { launch(module.0, name.as_ptr(), args, bytes, 1, cores, self.stream) };
-        if status == 0 {
-            return Ok(());
-        }
-        let call = name.to_str().unwrap_or("launch a kernel");
-        Err(Error::Runtime { call, status })
+        succeeded(name.to_str().unwrap_or("launch a kernel"), status)
     }
 
     /// The runtime's own wait spins, and would take a core from what it waits for: so it is asked to only when all is done.

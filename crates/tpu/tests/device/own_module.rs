@@ -1,7 +1,6 @@
 //! Kernels of a user's own: that they run among ours, and what their author is told of the first mistakes.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::LazyLock;
 
 use candle_core::CpuStorage;
@@ -10,8 +9,8 @@ use tt_cpu::FusedOps;
 use tt_kernels::Target;
 use tt_tpu::{EMULATOR_FOLDER, Error, OwnModule, TpuDevice, kernels};
 
-use crate::alone;
 use crate::common::{Operand, TpuOperand, chip, device, launches, numbers, upload, values};
+use crate::{alone, passes_in_batches};
 
 static MODULE: LazyLock<OwnModule> =
     LazyLock::new(|| compile("own", include_str!("own_kernels.c")));
@@ -85,24 +84,13 @@ fn they_run_in_the_order_of_the_calls_among_our_own() {
     );
 }
 
-/// The mode is that of a whole process.
 #[test]
 fn so_they_do_where_ours_are_batched() {
     let _alone = alone();
     if device().is_none() {
         return;
     }
-    let test = "own_module::they_run_in_the_order_of_the_calls_among_our_own";
-    let ended = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", test])
-        .env("TT_TPU_MODE", "batch")
-        .env_remove(EMULATOR_FOLDER)
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&ended.stdout);
-    let (errors, status) = (String::from_utf8_lossy(&ended.stderr), ended.status);
-    let is_well = status.success() && said.contains("1 passed");
-    assert!(is_well, "{status}\n{said}\n{errors}");
+    passes_in_batches("own_module::they_run_in_the_order_of_the_calls_among_our_own");
 }
 
 #[track_caller]

@@ -1,16 +1,15 @@
 //! The vendor's kernels for what they are admitted for: they, ours and the CPU's agree. What is outside, ours compute.
 
-use std::process::Command;
 use std::sync::MutexGuard;
 
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, DType, Layout};
 use tt_cpu::{AttentionParams, FusedOps, Write, reference};
 use tt_tpu::trace::Work;
-use tt_tpu::{Chip, EMULATOR_FOLDER, Provider, TpuDevice, TpuStorage};
+use tt_tpu::{Chip, Provider, TpuDevice, TpuStorage};
 
-use crate::alone;
 use crate::common::*;
+use crate::{alone, passes_in_batches};
 
 const FLOATS: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
 
@@ -427,22 +426,11 @@ fn attention_outside_of_that_is_ours_and_counted_with_the_reason() {
     }
 }
 
-/// The mode is that of a whole process.
 #[test]
 fn so_they_do_where_ours_are_batched() {
     let _alone = alone();
     if device().is_none() || chip() != Chip::Bm1690 {
         return;
     }
-    let test = "vendor::attention_of_odd_lengths_and_groups_agrees_with_its_gradients";
-    let ended = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", test])
-        .env("TT_TPU_MODE", "batch")
-        .env_remove(EMULATOR_FOLDER)
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&ended.stdout);
-    let (errors, status) = (String::from_utf8_lossy(&ended.stderr), ended.status);
-    let is_well = status.success() && said.contains("1 passed");
-    assert!(is_well, "{status}\n{said}\n{errors}");
+    passes_in_batches("vendor::attention_of_odd_lengths_and_groups_agrees_with_its_gradients");
 }
