@@ -1,84 +1,53 @@
-//! Training speed of one Qwen2 shape: `cargo run --release -p tt-benchmarks -- [key=value ...]`.
+//! Sides of `cargo xtask bench-peers` that are written in Rust; each a process of its own, so that its memory is too.
 //!
-//! All sides train the same model on the same fixed batch of random tokens, on the CPU: forward, loss, backward,
-//! AdamW; ours in f32 and in bf16, candle-nn in f32. They take turns, step by step, so that a machine that slows down slows both. Reported are tokens per
-//! second of the median step, after warm-up steps, the first and last loss (which falls, as the batch is learnt by
-//! heart), and the ratios of the speeds.
+//! - `tt-benchmarks init SHAPE FOLDER` writes what all sides begin with: `config.json`, `model.safetensors` and
+//!   `batch.safetensors` (`input_ids` `[B, T]`).
+//! - `tt-benchmarks ours-f32|ours-bf16|candle SHAPE FOLDER` is a side: it says `ready` when it is built, and for each line
+//!   on its standard input makes one training step (forward, loss, backward, clipping of the norm to 1, AdamW) and answers
+//!   `{"loss": 1.0, "seconds": 0.1}`. `torch_side.py` keeps to the same.
 
-mod candle_qwen2;
-mod our_qwen2;
+mod candle_side;
+mod our_side;
 mod shape;
 
+use std::io::{self, BufRead, Write};
+use std::path::Path;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use tt_tensor::Precision;
 
 use shape::Shape;
 
-/// One side of the comparison: each call makes one training step and returns the loss, read back to the host.
+/// Each call makes one training step and returns the loss, read back to the host.
 type Step = Box<dyn FnMut() -> Result<f32>>;
 
 fn main() -> Result<()> {
-    let shape = Shape::from_args(std::env::args().skip(1))?;
-    println!("{shape}");
-    let mut sides = [
-        Side::new("tpu-train f32", our_qwen2::step(&shape, Precision::F32)?),
-        Side::new("tpu-train bf16", our_qwen2::step(&shape, Precision::Bf16)?),
-        Side::new("candle-nn", candle_qwen2::step(&shape)?),
-    ];
-    for _ in 0..shape.warmup + shape.steps {
-        for side in &mut sides {
-            side.run()?;
-        }
-    }
-    let [ours, bf16, candle] = sides.map(|side| side.report(&shape));
-    println!(
-        "tpu-train is {:.2} times as fast as candle-nn, and bf16 {:.2} times as fast as f32",
-        candle / ours,
-        ours / bf16
-    );
-    Ok(())
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [what, shape, folder] = &arguments[..] else {
+        bail!("usage: tt-benchmarks init|ours-f32|ours-bf16|candle SHAPE FOLDER");
+    };
+    let (shape, folder): (Shape, &Path) = (shape.parse()?, folder.as_ref());
+    let step = match what.as_str() {
+        "init" => return our_side::write_beginning(&shape, folder),
+        "ours-f32" => our_side::step(&shape, Precision::F32)?,
+        "ours-bf16" => our_side::step(&shape, Precision::Bf16)?,
+        "candle" => candle_side::step(&shape, folder)?,
+        other => bail!("`{other}`: init, ours-f32, ours-bf16 or candle"),
+    };
+    answer(step)
 }
 
-struct Side {
-    name: &'static str,
-    step: Step,
-    seconds: Vec<f64>,
-    losses: Vec<f32>,
-}
-
-impl Side {
-    fn new(name: &'static str, step: Step) -> Self {
-        Self {
-            name,
-            step,
-            seconds: Vec::new(),
-            losses: Vec::new(),
-        }
-    }
-
-    fn run(&mut self) -> Result<()> {
+/// A step for each line of the standard input, until it ends.
+fn answer(mut step: Step) -> Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "ready")?;
+    for line in io::stdin().lock().lines() {
+        line?;
         let start = Instant::now();
-        self.losses.push((self.step)()?);
-        self.seconds.push(start.elapsed().as_secs_f64());
-        Ok(())
+        let loss = step()?;
+        let seconds = start.elapsed().as_secs_f64();
+        writeln!(out, "{}", serde_json::json!({ "loss": loss, "seconds": seconds }))?;
     }
-
-    /// Prints the side's line and gives the median step in seconds.
-    fn report(self, shape: &Shape) -> f64 {
-        let mut seconds = self.seconds[shape.warmup..].to_vec();
-        seconds.sort_by(f64::total_cmp);
-        let median = seconds[seconds.len() / 2];
-        println!(
-            "{}: {:.0} tokens/s, step {:.1} ms (fastest {:.1} ms), loss {:.3} -> {:.3}",
-            self.name,
-            shape.tokens() as f64 / median,
-            median * 1e3,
-            seconds[0] * 1e3,
-            self.losses[0],
-            self.losses[self.losses.len() - 1],
-        );
-        median
-    }
+    Ok(())
 }

@@ -1,48 +1,84 @@
-//! What is trained: the model's shape, the batch and the number of steps, from `key=value` arguments.
+//! What is trained: the shape of a Qwen2 model with tied embeddings, and of its one batch.
 
 use std::fmt;
+use std::str::FromStr;
 
 use anyhow::{Context, Result, bail, ensure};
+use serde::Serialize;
 
-/// The defaults are those of `configs/model/size/small.yaml`, at 1,024 tokens a step.
-#[derive(Clone, Debug, PartialEq)]
+/// Under the names of Hugging Face's config, so that its classes take them as they are.
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Shape {
+    #[serde(rename = "num_hidden_layers")]
     pub layers: usize,
+    #[serde(rename = "hidden_size")]
     pub hidden: usize,
+    #[serde(rename = "num_attention_heads")]
     pub heads: usize,
+    #[serde(rename = "num_key_value_heads")]
     pub kv_heads: usize,
+    #[serde(rename = "intermediate_size")]
     pub intermediate: usize,
+    #[serde(rename = "vocab_size")]
     pub vocab: usize,
+    #[serde(skip)]
     pub batch: usize,
+    #[serde(rename = "max_position_embeddings")]
     pub seq: usize,
-    pub warmup: usize,
-    pub steps: usize,
 }
 
-impl Default for Shape {
-    fn default() -> Self {
-        Self {
-            layers: 3,
-            hidden: 512,
-            heads: 8,
-            kv_heads: 4,
-            intermediate: 1024,
-            vocab: 1024,
-            batch: 4,
-            seq: 256,
-            warmup: 3,
-            steps: 15,
-        }
-    }
-}
+/// As `configs/bench/s.yaml`, 5.1 M parameters.
+const S: Shape = Shape {
+    layers: 4,
+    hidden: 256,
+    heads: 4,
+    kv_heads: 2,
+    intermediate: 704,
+    vocab: 8192,
+    batch: 8,
+    seq: 256,
+};
 
-impl Shape {
-    pub fn from_args(args: impl Iterator<Item = String>) -> Result<Self> {
-        let mut shape = Self::default();
-        for arg in args {
-            let (key, value) = arg
+/// As `configs/bench/m.yaml`, 26.8 M.
+const M: Shape = Shape {
+    layers: 8,
+    hidden: 512,
+    heads: 8,
+    kv_heads: 2,
+    intermediate: 1408,
+    vocab: 8192,
+    batch: 4,
+    seq: 512,
+};
+
+/// As `configs/bench/l.yaml`, 88 M.
+const L: Shape = Shape {
+    layers: 4,
+    hidden: 896,
+    heads: 14,
+    kv_heads: 2,
+    intermediate: 4864,
+    vocab: 32000,
+    batch: 2,
+    seq: 512,
+};
+
+impl FromStr for Shape {
+    type Err = anyhow::Error;
+
+    /// `s`, `m` or `l`, with changes behind it: `m,seq=1024,batch=2`.
+    fn from_str(text: &str) -> Result<Self> {
+        let mut words = text.split(',');
+        let mut shape = match words.next() {
+            Some("s") => S,
+            Some("m") => M,
+            Some("l") => L,
+            other => bail!("`{}`: the shapes are s, m and l", other.unwrap_or_default()),
+        };
+        for word in words {
+            let (key, value) = word
                 .split_once('=')
-                .with_context(|| format!("`{arg}`: no `=`"))?;
+                .with_context(|| format!("`{word}`: no `=`"))?;
             let field = match key {
                 "layers" => &mut shape.layers,
                 "hidden" => &mut shape.hidden,
@@ -52,31 +88,27 @@ impl Shape {
                 "vocab" => &mut shape.vocab,
                 "batch" => &mut shape.batch,
                 "seq" => &mut shape.seq,
-                "warmup" => &mut shape.warmup,
-                "steps" => &mut shape.steps,
                 _ => bail!(
-                    "unknown key `{key}`; keys: layers, hidden, heads, kv_heads, intermediate, vocab, batch, \
-                     seq, warmup, steps"
+                    "unknown key `{key}`; keys: layers, hidden, heads, kv_heads, intermediate, vocab, batch, seq"
                 ),
             };
             *field = value
                 .parse()
-                .with_context(|| format!("`{arg}`: not a number"))?;
+                .with_context(|| format!("`{word}`: not a number"))?;
         }
-        ensure!(
-            shape.steps > 0 && shape.tokens() > 0,
-            "there is nothing to measure"
-        );
+        ensure!(shape.tokens() > 0, "`{text}`: there is nothing to measure");
         ensure!(
             shape.kv_heads > 0
-                && shape.heads.is_multiple_of(shape.kv_heads)
                 && shape.heads > 0
+                && shape.heads.is_multiple_of(shape.kv_heads)
                 && shape.hidden.is_multiple_of(2 * shape.heads),
-            "heads must divide hidden into even parts, and kv_heads must divide heads"
+            "`{text}`: heads must divide hidden into even parts, and kv_heads must divide heads"
         );
         Ok(shape)
     }
+}
 
+impl Shape {
     pub fn head_dim(&self) -> usize {
         self.hidden / self.heads
     }
@@ -94,18 +126,17 @@ impl Shape {
         self.vocab * self.hidden + self.layers * (attention + mlp + 2 * self.hidden) + self.hidden
     }
 
-    /// Token ids `[batch * seq]` and, one further on in the same sequence of numbers, their labels: the same for every side.
-    pub fn ids_and_labels(&self) -> (Vec<u32>, Vec<u32>) {
+    /// Token ids `[batch * seq]`, the same for every side.
+    pub fn ids(&self) -> Vec<u32> {
         let mut state = 1u64;
-        let mut next = || {
+        let next = || {
             // The multiplier and increment of Knuth's MMIX generator.
             state = state
                 .wrapping_mul(6364136223846793005)
                 .wrapping_add(1442695040888963407);
             ((state >> 33) % self.vocab as u64) as u32
         };
-        let numbers: Vec<u32> = (0..=self.tokens()).map(|_| next()).collect();
-        (numbers[..self.tokens()].to_vec(), numbers[1..].to_vec())
+        std::iter::repeat_with(next).take(self.tokens()).collect()
     }
 }
 
@@ -113,7 +144,7 @@ impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         write!(
             f,
-            "Qwen2, {:.1} M parameters: layers={} hidden={} heads={} kv_heads={} intermediate={} vocab={}; batch={} seq={}",
+            "{:.1} M parameters: layers={} hidden={} heads={} kv_heads={} intermediate={} vocab={}; batch={} seq={}",
             self.parameters() as f64 / 1e6,
             self.layers,
             self.hidden,
@@ -132,33 +163,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arguments_change_the_defaults() -> Result<()> {
-        let shape = Shape::from_args(["layers=2".to_string(), "seq=64".to_string()].into_iter())?;
-        assert_eq!(
-            shape,
-            Shape {
-                layers: 2,
-                seq: 64,
-                ..Shape::default()
-            }
-        );
-        Ok(())
+    fn what_stands_behind_a_name_changes_its_shape() {
+        let shape: Shape = "m,layers=2,seq=64".parse().unwrap();
+        let expected = Shape {
+            layers: 2,
+            seq: 64,
+            ..M
+        };
+        assert_eq!(shape, expected);
     }
 
     #[test]
     fn an_unknown_key_or_a_shape_that_does_not_divide_is_an_error() {
-        for arg in [
-            "depth=2",
-            "layers",
-            "layers=two",
-            "heads=7",
-            "kv_heads=0",
-            "steps=0",
+        for text in [
+            "", "xl", "s,depth=2", "s,layers", "s,layers=two", "s,heads=7", "s,kv_heads=0", "s,batch=0",
         ] {
-            assert!(
-                Shape::from_args([arg.to_string()].into_iter()).is_err(),
-                "{arg}"
-            );
+            assert!(text.parse::<Shape>().is_err(), "{text}");
         }
     }
 }

@@ -3,6 +3,7 @@
 mod check;
 mod kernels;
 mod layers;
+mod peers;
 mod roofline;
 mod sdk;
 mod source;
@@ -30,6 +31,9 @@ chores:
                   the same of what ran on the emulator with TT_TPU_COUNTS=F
   kernels --add FILE.c [--add FILE.c].. [--flag FLAG].. [--chip NAME] [--cc COMPILER] [--out FILE]
                   the same for kernels of your own (docs/tpu-kernels.md); without --chip for the emulator
+  bench-peers [--shapes s/m/l] [--sides NAME,..] [--steps N] [--isa NAME] [--out FILE]
+                  training steps of ours, PyTorch's and candle's in turn, with the memory of each; writes a
+                  dated table to benchmarks/
   layers          print which file of src/ uses which; fail on a circle, or on a crate that uses a
                   higher layer
   mutants [ARG].. plant faults in what must not be wrong unseen (.cargo/mutants.toml), and list those that
@@ -47,6 +51,7 @@ fn main() -> ExitCode {
         ["sdk", "--wheel", wheel] => sdk::install(Some(wheel.as_ref())),
         ["kernels", ref arguments @ ..] => kernels::make(arguments),
         ["roofline", ref arguments @ ..] => roofline::print(arguments),
+        ["bench-peers", ref arguments @ ..] => peers::compare(arguments),
         ["layers"] => layers::check(root()).map(|files| print!("{files}")),
         ["mutants", ref arguments @ ..] => check::mutants(arguments),
         ["docs"] => check::docs(true),

@@ -1,8 +1,11 @@
-//! The same model in tpu-train: fused operations, our tape, our AdamW.
+//! The model in tpu-train: fused operations, our tape, our AdamW. The weights that it draws are those of all sides.
 
+use std::collections::HashMap;
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
+use candle_core::Tensor;
 use tt_collators::Batch;
 use tt_models::{DecoderConfig, Model, Qwen2Config, Qwen2ForCausalLM, SlidingWindowConfig};
 use tt_nn::ParamTree;
@@ -14,8 +17,23 @@ use tt_trainers::LMTrainer;
 use crate::Step;
 use crate::shape::Shape;
 
-/// Builds the model, its optimizer and the batch.
-pub fn step(shape: &Shape, precision: Precision) -> Result<Step> {
+/// Writes the shape, the first weights and the batch.
+pub fn write_beginning(shape: &Shape, folder: &Path) -> Result<()> {
+    std::fs::write(folder.join("config.json"), serde_json::to_string(shape)?)?;
+    let params = params(model(shape)?.as_ref())?;
+    let weights = params
+        .iter()
+        .map(|(spec, parameter)| Ok((spec.path.clone(), parameter.value().to_candle()?)))
+        .collect::<Result<HashMap<_, _>>>()?;
+    candle_core::safetensors::save(&weights, folder.join("model.safetensors"))?;
+    let ids: Vec<i64> = shape.ids().into_iter().map(i64::from).collect();
+    let ids = Tensor::from_vec(ids, (shape.batch, shape.seq), &candle_core::Device::Cpu)?;
+    let batch = HashMap::from([("input_ids", ids)]);
+    candle_core::safetensors::save(&batch, folder.join("batch.safetensors"))?;
+    Ok(())
+}
+
+fn model(shape: &Shape) -> Result<Arc<dyn Model>> {
     let decoder = DecoderConfig {
         vocab_size: shape.vocab,
         hidden_size: shape.hidden,
@@ -36,8 +54,17 @@ pub fn step(shape: &Shape, precision: Precision) -> Result<Step> {
         decoder,
         windows: SlidingWindowConfig::default(),
     };
-    let model: Arc<dyn Model> = Arc::new(Qwen2ForCausalLM::new(config)?);
-    let params = ParamTree::init(&model.params(), Seed::new(0), Device::Cpu)?;
+    Ok(Arc::new(Qwen2ForCausalLM::new(config)?))
+}
+
+fn params(model: &dyn Model) -> Result<ParamTree> {
+    Ok(ParamTree::init(&model.params(), Seed::new(0), Device::Cpu)?)
+}
+
+/// Builds the model, its optimizer and the batch.
+pub fn step(shape: &Shape, precision: Precision) -> Result<Step> {
+    let model = model(shape)?;
+    let params = params(model.as_ref())?;
     let adamw = AdamWConfig {
         weight_decay: 0.1,
         ..AdamWConfig::new(1e-3)
@@ -51,6 +78,7 @@ pub fn step(shape: &Shape, precision: Precision) -> Result<Step> {
         Device::Cpu,
     );
     training.precision = precision;
+    training.clipping.max_norm = Some(1.0);
     let mut trainer = LMTrainer::new(0.0, 0.0);
     let batch = [batch(shape)];
     Ok(Box::new(move || {
@@ -61,7 +89,7 @@ pub fn step(shape: &Shape, precision: Precision) -> Result<Step> {
 
 /// One document a row. The loss shifts labels itself, so the last position of a row has none.
 fn batch(shape: &Shape) -> Batch {
-    let (ids, _) = shape.ids_and_labels();
+    let ids = shape.ids();
     Batch {
         rows: shape.batch,
         seq_len: shape.seq,

@@ -3,9 +3,12 @@
 //! Where candle-nn has a fused operation without a backward pass (`rms_norm`, `rope`, `softmax_last_dim`), its
 //! differentiable counterpart is used. Everything else is candle-nn as it comes.
 
-use candle_core::{D, DType, Device, Result, Tensor};
+use std::path::Path;
+
+use candle_core::backprop::GradStore;
+use candle_core::{D, DType, Device, Result, Tensor, Var, safetensors};
 use candle_nn::{
-    AdamW, Embedding, Init, Linear, Module, Optimizer, ParamsAdamW, RmsNorm, VarBuilder, VarMap,
+    AdamW, Embedding, Linear, Module, Optimizer, ParamsAdamW, RmsNorm, VarBuilder, VarMap,
     linear, linear_no_bias, loss, ops, rms_norm, rotary_emb,
 };
 
@@ -15,28 +18,58 @@ use crate::shape::Shape;
 const ROPE_THETA: f32 = 1e6;
 const RMS_NORM_EPS: f64 = 1e-6;
 
-/// Builds the model, its optimizer and the batch.
-pub fn step(shape: &Shape) -> Result<Step> {
+/// Builds the model with the weights in `folder`, its optimizers and the batch.
+pub fn step(shape: &Shape, folder: &Path) -> anyhow::Result<Step> {
     let device = Device::Cpu;
-    let variables = VarMap::new();
+    let mut variables = VarMap::new();
     let model = Model::new(
         shape,
         VarBuilder::from_varmap(&variables, DType::F32, &device),
     )?;
-    let (ids, labels) = shape.ids_and_labels();
-    let ids = Tensor::from_vec(ids, (shape.batch, shape.seq), &device)?;
-    let labels = Tensor::from_vec(labels, shape.tokens(), &device)?;
-    let params = ParamsAdamW {
-        lr: 1e-3,
-        weight_decay: 0.1,
-        ..Default::default()
+    variables.load(folder.join("model.safetensors"))?;
+    let ids = safetensors::load(folder.join("batch.safetensors"), &device)?;
+    let ids = ids["input_ids"].to_dtype(DType::U32)?;
+    let labels = ids.narrow(1, 1, shape.seq - 1)?.flatten_all()?;
+    // Norms and biases do not decay.
+    let (matrices, vectors): (Vec<_>, Vec<_>) = variables
+        .all_vars()
+        .into_iter()
+        .partition(|var| var.rank() > 1);
+    let optimizer = |vars, weight_decay| {
+        let params = ParamsAdamW {
+            lr: 1e-3,
+            weight_decay,
+            ..Default::default()
+        };
+        AdamW::new(vars, params)
     };
-    let mut optimizer = AdamW::new(variables.all_vars(), params)?;
+    let mut optimizers = [optimizer(matrices, 0.1)?, optimizer(vectors, 0.0)?];
     Ok(Box::new(move || {
         let loss = loss::cross_entropy(&model.logits(&ids)?, &labels)?;
-        optimizer.backward_step(&loss)?;
+        let mut grads = loss.backward()?;
+        clip(&mut grads, &variables.all_vars(), 1.0)?;
+        for optimizer in &mut optimizers {
+            optimizer.step(&grads)?;
+        }
         Ok(loss.to_scalar::<f32>()?)
     }))
+}
+
+/// Scales gradients so that the norm of all of them is at most `max_norm`.
+fn clip(grads: &mut GradStore, vars: &[Var], max_norm: f64) -> Result<()> {
+    let mut squares = 0.0;
+    for grad in vars.iter().filter_map(|var| grads.get(var)) {
+        squares += f64::from(grad.sqr()?.sum_all()?.to_scalar::<f32>()?);
+    }
+    let scale = max_norm / (squares.sqrt() + 1e-6);
+    if scale < 1.0 {
+        for var in vars {
+            if let Some(grad) = grads.remove(var) {
+                grads.insert(var, (grad * scale)?);
+            }
+        }
+    }
+    Ok(())
 }
 
 struct Model {
@@ -51,16 +84,8 @@ impl Model {
         let vb = vb.pp("model");
         let layers = (0..shape.layers).map(|i| Layer::new(shape, vb.pp("layers").pp(i)));
         Ok(Self {
-            // candle-nn draws embeddings from a unit normal; tied to the head, they need Hugging Face's 0.02.
             embed_tokens: Embedding::new(
-                vb.get_with_hints(
-                    (shape.vocab, shape.hidden),
-                    "embed_tokens.weight",
-                    Init::Randn {
-                        mean: 0.0,
-                        stdev: 0.02,
-                    },
-                )?,
+                vb.get((shape.vocab, shape.hidden), "embed_tokens.weight")?,
                 shape.hidden,
             ),
             layers: layers.collect::<Result<_>>()?,
@@ -69,13 +94,14 @@ impl Model {
         })
     }
 
-    /// `[B, T]` to `[B * T, V]`.
+    /// `[B, T]` to `[B * (T - 1), V]`: the last position of a row has no label.
     fn logits(&self, ids: &Tensor) -> Result<Tensor> {
         let mut hidden = self.embed_tokens.forward(ids)?; // [B, T, H]
         for layer in &self.layers {
             hidden = layer.forward(&hidden, &self.rope)?;
         }
-        let hidden = self.norm.forward_diff(&hidden)?.flatten_to(1)?; // [B * T, H]
+        let hidden = self.norm.forward_diff(&hidden)?;
+        let hidden = hidden.narrow(1, 0, hidden.dim(1)? - 1)?.flatten_to(1)?; // [B * (T - 1), H]
         hidden.matmul(&self.embed_tokens.embeddings().t()?)
     }
 }
