@@ -8,8 +8,8 @@ use std::path::Path;
 use candle_core::backprop::GradStore;
 use candle_core::{D, DType, Device, Result, Tensor, Var, safetensors};
 use candle_nn::{
-    AdamW, Embedding, Linear, Module, Optimizer, ParamsAdamW, RmsNorm, VarBuilder, VarMap,
-    linear, linear_no_bias, loss, ops, rms_norm, rotary_emb,
+    AdamW, Embedding, Linear, Module, Optimizer, ParamsAdamW, RmsNorm, VarBuilder, VarMap, linear,
+    linear_no_bias, loss, ops, rms_norm, rotary_emb,
 };
 
 use crate::Step;

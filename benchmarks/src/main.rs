@@ -47,7 +47,11 @@ fn answer(mut step: Step) -> Result<()> {
         let start = Instant::now();
         let loss = step()?;
         let seconds = start.elapsed().as_secs_f64();
-        writeln!(out, "{}", serde_json::json!({ "loss": loss, "seconds": seconds }))?;
+        writeln!(
+            out,
+            "{}",
+            serde_json::json!({ "loss": loss, "seconds": seconds })
+        )?;
     }
     Ok(())
 }

@@ -176,7 +176,14 @@ mod tests {
     #[test]
     fn an_unknown_key_or_a_shape_that_does_not_divide_is_an_error() {
         for text in [
-            "", "xl", "s,depth=2", "s,layers", "s,layers=two", "s,heads=7", "s,kv_heads=0", "s,batch=0",
+            "",
+            "xl",
+            "s,depth=2",
+            "s,layers",
+            "s,layers=two",
+            "s,heads=7",
+            "s,kv_heads=0",
+            "s,batch=0",
         ] {
             assert!(text.parse::<Shape>().is_err(), "{text}");
         }

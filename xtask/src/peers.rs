@@ -129,10 +129,13 @@ impl Request {
 }
 
 fn side(name: &str) -> Result<&'static Kind> {
-    KINDS.iter().find(|kind| kind.name == name).with_context(|| {
-        let all: Vec<_> = KINDS.iter().map(|kind| kind.name).collect();
-        format!("`{name}`: no side; they are {}", all.join(", "))
-    })
+    KINDS
+        .iter()
+        .find(|kind| kind.name == name)
+        .with_context(|| {
+            let all: Vec<_> = KINDS.iter().map(|kind| kind.name).collect();
+            format!("`{name}`: no side; they are {}", all.join(", "))
+        })
 }
 
 /// Measures, prints and writes the table.
@@ -180,7 +183,11 @@ pub fn compare(arguments: &[&str]) -> Result<()> {
                 side.step().with_context(|| side.kind.name)?;
                 thread::sleep(PAUSE);
             }
-            eprintln!("== {shape}: step {} of {}", step + 1, WARMUP + request.steps);
+            eprintln!(
+                "== {shape}: step {} of {}",
+                step + 1,
+                WARMUP + request.steps
+            );
         }
         agree(&sides)?;
         let table = table(&sides, tokens(folder.path())?)?;
@@ -201,7 +208,11 @@ fn build() -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let build = Command::new(cargo)
         .args(["build", "--release", "--package", "tt-benchmarks"])
-        .args(["--bin", "tt-benchmarks", "--message-format=json-render-diagnostics"])
+        .args([
+            "--bin",
+            "tt-benchmarks",
+            "--message-format=json-render-diagnostics",
+        ])
         .stderr(Stdio::inherit())
         .output()?;
     ensure!(build.status.success(), "cargo build: {}", build.status);
@@ -237,7 +248,13 @@ fn python() -> Result<PathBuf> {
                 .is_some_and(|(name, _)| PACKAGES.contains(&name))
         });
         let installed = Command::new(&python)
-            .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
+            .args([
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--disable-pip-version-check",
+            ])
             .args(wanted)
             .status()?;
         ensure!(installed.success(), "pip install: {installed}");
@@ -280,7 +297,10 @@ impl Side {
             losses: Vec::new(),
         };
         let ready = side.line()?;
-        ensure!(ready == "ready", "said `{ready}` where `ready` was expected");
+        ensure!(
+            ready == "ready",
+            "said `{ready}` where `ready` was expected"
+        );
         Ok(side)
     }
 
@@ -366,7 +386,11 @@ fn table(sides: &[Side], tokens: f64) -> Result<Table> {
         "losses",
     ]);
     for side in sides {
-        let peer = if side.kind.is_bf16 { "torch-bf16" } else { "torch-f32" };
+        let peer = if side.kind.is_bf16 {
+            "torch-bf16"
+        } else {
+            "torch-f32"
+        };
         let peer = sides.iter().find(|other| other.kind.name == peer);
         let ratio = peer.map_or(String::from("-"), |peer| {
             let ratios = peer.counted().iter().zip(side.counted());

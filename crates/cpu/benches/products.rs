@@ -72,6 +72,9 @@ fn main() {
         "{:<14}{:<10}{:>10}{:>10}{:>8}",
         "layer", "product", "ours", "gemm", "ratio"
     );
+    // `-- 'L up'` or `-- weight`; cargo itself says `--bench`.
+    let only = std::env::args().skip(1).find(|it| !it.starts_with("--"));
+    let only = only.unwrap_or_default();
     for &(name, [tokens, inputs, outputs]) in LAYERS {
         let x = random(tokens * inputs, 1);
         let weight = random(outputs * inputs, 2);
@@ -95,6 +98,9 @@ fn main() {
             ),
         ];
         for (product, a, b) in products {
+            if !format!("{name} {product}").contains(&only) {
+                continue;
+            }
             let (m, n) = (a.ours.1.dims()[0], b.ours.1.dims()[1]);
             let mut out = CpuStorage::F32(vec![0.0; m * n]);
             let (mut ours, mut gemms) = (Duration::MAX, Duration::MAX);

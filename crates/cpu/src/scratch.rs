@@ -7,19 +7,21 @@ use candle_core::{DType, Layout};
 
 use crate::{AttentionParams, kernels};
 
-/// [`FusedOps::matmul_into`](crate::FusedOps::matmul_into) for `a`, `b` and `out` of `types`; `None` if it takes nothing.
-pub fn matmul(types: [DType; 3], a: &Layout, b: &Layout) -> Option<usize> {
+/// [`FusedOps::matmul_into`](crate::FusedOps::matmul_into) for `a`, `b` and `out` of `types`: the buffers held at
+/// once.
+pub fn matmul(types: [DType; 3], a: &Layout, b: &Layout) -> Vec<usize> {
     let ([batch @ .., m, k], [.., n]) = (a.dims(), b.dims()) else {
-        return None;
+        return Vec::new();
     };
     let ([.., a_row, a_col], [.., b_row, b_col]) = (a.stride(), b.stride()) else {
-        return None;
+        return Vec::new();
     };
     let batches: usize = batch.iter().product();
-    (batches * m * n > 0).then(|| {
-        let (a, b) = ((*a_row, *a_col), (*b_row, *b_col));
-        kernels::matmul::batched_scratch(types, batches, a, b, (*m, *k, *n))
-    })
+    if batches * m * n == 0 {
+        return Vec::new();
+    }
+    let (a, b) = ((*a_row, *a_col), (*b_row, *b_col));
+    kernels::matmul::batched_scratch(types, batches, a, b, (*m, *k, *n))
 }
 
 /// [`FusedOps::sum_rows_into`](crate::FusedOps::sum_rows_into) of `[rows, cols]`.

@@ -40,7 +40,7 @@ impl FusedOps for MetaStorage {
     ) -> Result<()> {
         let types = [a.dtype(), b.dtype(), out.dtype()];
         let scratch = scratch::matmul(types, a_layout, b_layout);
-        a.on().scratch(scratch.as_slice());
+        a.on().scratch(&scratch);
         let n = b_layout.dims().last().copied().unwrap_or(1);
         a.on().count_flops(2 * elements(a_layout) * n);
         Ok(())

@@ -5,8 +5,9 @@
 //! (16-bit activations with f32 weights, f32 activations with frozen 16-bit weights) makes no cast copy. Sums are f32,
 //! rounded once if `out` is 16-bit.
 //!
-//! The output is cut into tiles, one task each, which pack their part of `b` ([`pack`]) and then multiply
-//! ([`multiply`]); where an operand can be read in place it is. Three ways, chosen by the type of the product:
+//! `b` is packed ([`pack`]), then the output is cut into tiles, one task each ([`multiply`]); where an operand can be read
+//! in place it is, and a tile whose part of `b` no other needs packs it itself. Three ways, chosen by the type of the
+//! product:
 //! - f32: register tiles for each instruction set ([`micro`]);
 //! - bf16 on a machine with AVX512-BF16: our kernel on pairs of numbers ([`pairs`]), up to twice as fast;
 //! - bf16 elsewhere, and f16: widened while packing (exact), then as f32.
@@ -14,14 +15,15 @@
 //! One to four rows times a transposed `b`, a decoding step, is a set of dot products instead: it is bound by
 //! reading `b` once.
 //!
-//! Numeric notes: one chain of f32 sums along `k` per block of at most 384 (all of `k` on pairs); tiles depend on the
-//! shape alone, and each is computed by one thread, so the bits depend neither on the number of threads nor on caches.
+//! Numeric notes: one chain of f32 sums along `k` per block of at most 384 (all of `k` on pairs), whatever
+//! the tiles; so the bits depend neither on the number of threads nor on caches.
 //! Reference: [`crate::reference::matmul`].
 
 mod micro;
 mod pairs;
 mod tile;
 
+use tile::Left;
 pub(crate) use tile::{
     Matrix, Packed, Target, multiply, multiply_len, pack, pack_len, pack_or_read, pack_or_read_len,
     store,
@@ -32,6 +34,7 @@ use candle_core::DType;
 use crate::Write;
 use crate::element::Element;
 use crate::par::{self, Shared};
+use crate::pool::scratch;
 use crate::simd::{self, vectorize};
 
 /// A strided operand: `strides` are those of all its dims, batch dims first.
@@ -56,7 +59,14 @@ pub(crate) fn batched<A: Element, B: Element, O: Element>(
     }
     let (a0, b0) = (matrix(a, batch, 0), matrix(b, batch, 0));
     let types = [A::DTYPE, B::DTYPE, O::DTYPE];
-    let plan = Plan::new(types, strides(a0), strides(b0), (m, k, n));
+    let plan = Plan::new(types, strides(a0), strides(b0), batches, (m, k, n));
+    let [mut a_memory, mut b_memory] = plan.packed_lens().map(|len| len.map(scratch));
+    let packed_a = a_memory
+        .as_mut()
+        .map(|memory| tile::pack_tiles_on_all_threads::<A>(a0, m, k, memory));
+    let packed_b = b_memory
+        .as_mut()
+        .map(|memory| tile::pack_on_all_threads::<A, B>(b0, k, n, memory));
     let tiles = plan.tiles();
     let shared = Shared::new(out);
     let work = par::product_work(&[batches, m, k, n]);
@@ -66,23 +76,40 @@ pub(crate) fn batched<A: Element, B: Element, O: Element>(
         plan.scratch_len(),
         &|task, scratch| {
             let (index, tile) = (task / tiles, task % tiles);
-            let (a, b) = (matrix(a, batch, index), matrix(b, batch, index));
+            let a = match packed_a {
+                Some(packed) => Left::Tiles(packed),
+                None => Left::Matrix(matrix(a, batch, index)),
+            };
+            let b = match packed_b {
+                Some(packed) => Right::Packed(packed),
+                None => Right::Matrix(matrix(b, batch, index)),
+            };
             plan.run_tile(tile, a, b, shared, index * m * n, write, scratch);
         },
     );
 }
 
-/// Elements of scratch that [`batched`] takes for operands and output of these types; strides are (row, column).
+/// Elements of the pieces of scratch that [`batched`] takes for operands and output of these types; strides are (row,
+/// column).
 pub(crate) fn batched_scratch(
     types: [DType; 3],
     batches: usize,
     a_strides: (usize, usize),
     b_strides: (usize, usize),
     (m, k, n): (usize, usize, usize),
-) -> usize {
-    let plan = Plan::new(types, a_strides, b_strides, (m, k, n));
+) -> Vec<usize> {
+    let plan = Plan::new(types, a_strides, b_strides, batches, (m, k, n));
     let work = par::product_work(&[batches, m, k, n]);
-    par::scratch_len(batches * plan.tiles(), work, plan.scratch_len())
+    let of_tiles = par::scratch_len(batches * plan.tiles(), work, plan.scratch_len());
+    let of_operands = plan.packed_lens().into_iter().flatten();
+    of_operands.chain([of_tiles]).collect()
+}
+
+/// The right operand of a tile.
+enum Right<'a, B> {
+    /// All of it, packed.
+    Packed(Packed<'a>),
+    Matrix(Matrix<'a, B>),
 }
 
 fn strides<T>(matrix: Matrix<T>) -> (usize, usize) {
@@ -105,7 +132,7 @@ fn matrix<'a, T>(operand: Operand<'a, T>, batch: &[usize], mut index: usize) -> 
     }
 }
 
-/// How one product is cut into tiles: by shape, strides and types alone.
+/// How one product is cut into tiles. Which tile computes a number does not show in it.
 #[derive(Clone, Copy)]
 struct Plan {
     /// Of `a` (and of the product), `b` and the output.
@@ -118,38 +145,49 @@ struct Plan {
     /// Whether tiles are dot products.
     dots: bool,
     a_col_stride: usize,
-    /// Whether tiles pack their part of `b`; else they read it in place.
+    /// Whether operands are packed as a whole before there are tiles: several of them use each part of it.
+    packs_a_first: bool,
+    packs_b_first: bool,
+    /// Whether else tiles pack their part of `b`; or they read it in place.
     packs_b: bool,
 }
 
 /// A product of at most so many rows reads `b` in place where it can: packing would take longer than it saves.
 const FEW_ROWS: usize = 48;
+/// A large tile: rows of `a` that fit the second-level cache, and columns enough that reading them is cheap.
+const LARGE: (usize, usize) = (192, 256);
+/// The smallest that products are cut into so that all threads have tiles.
+const SMALL: (usize, usize) = (48, 64);
+/// Tiles for each thread, at least, if there are so many of the smallest: some threads are slower than others.
+const TILES_PER_THREAD: usize = 8;
 
 impl Plan {
     fn new(
         types: [DType; 3],
-        (_, a_col_stride): (usize, usize),
+        (a_row_stride, a_col_stride): (usize, usize),
         (b_row_stride, b_col_stride): (usize, usize),
+        batches: usize,
         (m, k, n): (usize, usize, usize),
     ) -> Self {
         let [a, b, _] = types;
         let packs_b = m > FEW_ROWS || !tile::is_packed(a, b, b_col_stride, n);
-        // But for the last columns.
-        let packs_all = !tile::is_packed(a, b, b_col_stride, 0);
         let dots = m <= 4 && b_row_stride == 1 && b_col_stride != 1 && a_col_stride == 1;
-        let (tile_rows, tile_cols) = if dots {
-            (m, 64)
-        } else if !tile::reads_in_place(a, a, a_col_stride, k, n) {
-            // Both operands are packed: large tiles make it cheap, two of them at least occupy two threads.
-            (m.div_ceil(2).clamp(96, 384), 256)
-        } else if packs_all {
-            // All rows at once, so that each column of `b` is packed once.
-            (m.clamp(1, 4096), 64)
-        } else {
-            (384, 256)
-        };
-        // Equal tiles of whole register tiles (6 rows): an uneven rest would be one thread's idle time.
-        let tile_rows = m.div_ceil(m.div_ceil(tile_rows)).next_multiple_of(6);
+        let (mut tile_rows, mut tile_cols) = if dots { (m, SMALL.1) } else { LARGE };
+        let enough = TILES_PER_THREAD * rayon::current_num_threads();
+        while batches * m.div_ceil(tile_rows) * n.div_ceil(tile_cols) < enough {
+            if tile_cols > SMALL.1 {
+                tile_cols /= 2;
+            } else if tile_rows > SMALL.0 {
+                tile_rows /= 2;
+            } else {
+                break;
+            }
+        }
+        // Equal tiles of whole register tiles and panels: an uneven rest would be one thread's idle time.
+        let equal =
+            |all: usize, most: usize, unit| all.div_ceil(all.div_ceil(most)).next_multiple_of(unit);
+        let tile_rows = equal(m, tile_rows, micro::ROWS);
+        let tile_cols = equal(n, tile_cols, tile::panel_cols(a));
         Self {
             types,
             m,
@@ -159,6 +197,11 @@ impl Plan {
             tile_cols,
             dots,
             a_col_stride,
+            packs_a_first: !dots
+                && batches == 1
+                && n > tile_cols
+                && tile::is_packed_by_tiles(a, a_row_stride, a_col_stride, k, n),
+            packs_b_first: packs_b && !dots && batches == 1 && m > tile_rows,
             packs_b,
         }
     }
@@ -169,6 +212,15 @@ impl Plan {
 
     fn tiles(&self) -> usize {
         self.m.div_ceil(self.tile_rows) * self.col_tiles()
+    }
+
+    /// Scratch for all of `a` and of `b`, if they are packed as a whole.
+    fn packed_lens(&self) -> [Option<usize>; 2] {
+        let &Self { types, m, k, n, .. } = self;
+        [
+            self.packs_a_first.then(|| tile::tiles_len(m, k)),
+            self.packs_b_first.then(|| pack_len(types[0], k, n)),
+        ]
     }
 
     /// What a tile needs: its part of `b`, and what the product itself needs.
@@ -184,9 +236,9 @@ impl Plan {
         }
     }
 
-    /// Scratch for packing `cols` columns of `b`.
+    /// Scratch of a tile for packing `cols` columns of `b`.
     fn pack_len(&self, cols: usize) -> usize {
-        match self.packs_b {
+        match self.packs_b && !self.packs_b_first {
             true => pack_len(self.types[0], self.k, cols),
             false => 0,
         }
@@ -196,8 +248,8 @@ impl Plan {
     fn run_tile<A: Element, B: Element, O: Element>(
         &self,
         tile: usize,
-        a: Matrix<A>,
-        b: Matrix<B>,
+        a: Left<A>,
+        b: Right<B>,
         out: Shared<O>,
         out_at: usize,
         write: Write,
@@ -209,21 +261,21 @@ impl Plan {
             tile % self.col_tiles() * self.tile_cols,
         );
         let (rows, cols) = (self.tile_rows.min(m - row), self.tile_cols.min(n - col));
-        let (a, b) = (a.from(row, 0), b.from(0, col));
+        let a = a.from(row);
         let at = out_at + row * n + col;
-        if self.dots {
+        if let (true, Left::Matrix(a), Right::Matrix(b)) = (self.dots, a, &b) {
             for r in 0..rows {
                 // SAFETY: tiles are disjoint.
                 let out = unsafe { out.slice(at + r * n, cols) };
-                dot_row(a.from(r, 0).data, b, k, out, write);
+                dot_row(a.from(r, 0).data, b.from(0, col), k, out, write);
             }
             return;
         }
         let (packed, scratch) = scratch.split_at_mut(self.pack_len(cols));
-        let b = if self.packs_b {
-            pack::<A, B>(b, k, cols, packed)
-        } else {
-            pack_or_read::<A, B>(b, k, cols, packed)
+        let b = match b {
+            Right::Packed(b) => b.from(k, col),
+            Right::Matrix(b) if self.packs_b => pack::<A, B>(b.from(0, col), k, cols, packed),
+            Right::Matrix(b) => pack_or_read::<A, B>(b.from(0, col), k, cols, packed),
         };
         let to = Target {
             out,
@@ -231,7 +283,7 @@ impl Plan {
             row_stride: n,
         };
         // SAFETY: tiles are disjoint.
-        unsafe { multiply::<A, A, O>((rows, k, cols), a, b, to, write, scratch) };
+        unsafe { tile::multiply_left::<A, A, O>((rows, k, cols), a, b, to, write, scratch) };
     }
 }
 

@@ -12,7 +12,7 @@ use candle_core::DType;
 
 use super::{micro, pairs};
 use crate::element::{Element, in_type};
-use crate::par::Shared;
+use crate::par::{self, Shared};
 use crate::simd::{LANES, vectorize};
 use crate::{Isa, Write, isa};
 
@@ -101,6 +101,15 @@ pub(crate) enum Packed<'a> {
 }
 
 impl Packed<'_> {
+    /// Column `col` of an operand `[k, n]` and those after it; `col` begins a panel.
+    pub(super) fn from(self, k: usize, col: usize) -> Self {
+        match self {
+            Self::Rows(b) => Self::Rows(b.from(0, col)),
+            Self::Panels(data) => Self::Panels(&data[k * col..]),
+            Self::Pairs(data) => Self::Pairs(&data[k.div_ceil(2) * col..]),
+        }
+    }
+
     /// From row `first` on, column `col` and those after it in its panel; returns how many columns that may be.
     fn columns(self, k: usize, n: usize, first: usize, col: usize) -> (micro::Columns, usize) {
         let panel_cols = micro::panel_cols();
@@ -129,8 +138,8 @@ impl Packed<'_> {
     }
 }
 
-/// Rows of a panel of the left operand: whole register tiles in whole vectors.
-const PANEL_ROWS: usize = 48;
+/// Rows of `k` that are packed as one piece of work.
+const PIECE_ROWS: usize = 16;
 /// A product of at most so many columns reads an f32 left operand in place, whatever its strides.
 const NARROW: usize = 128;
 
@@ -173,6 +182,10 @@ pub(crate) fn pack<'a, C: Element, B: Element>(
         return Packed::Pairs(scratch);
     }
     let panel_cols = micro::panel_cols();
+    if b.col_stride == 1 {
+        rows_to_panels::<C, B>(b, 0..k, k, n, Shared::new(scratch));
+        return Packed::Panels(scratch);
+    }
     for col in (0..n).step_by(panel_cols) {
         let cols = panel_cols.min(n - col);
         let padded = cols.next_multiple_of(LANES);
@@ -180,6 +193,47 @@ pub(crate) fn pack<'a, C: Element, B: Element>(
         copy::<C, B>(b.from(0, col), k, cols, panel, padded);
     }
     Packed::Panels(scratch)
+}
+
+/// The same on all threads.
+pub(super) fn pack_on_all_threads<'a, C: Element, B: Element>(
+    b: Matrix<B>,
+    k: usize,
+    n: usize,
+    scratch: &'a mut [f32],
+) -> Packed<'a> {
+    let scratch = &mut scratch[..pack_len(C::DTYPE, k, n)];
+    let out = Shared::new(scratch);
+    if is_dense(C::DTYPE) && b.col_stride == 1 {
+        par::for_each(k.div_ceil(PIECE_ROWS), k * n, &|piece| {
+            let first = piece * PIECE_ROWS;
+            rows_to_panels::<C, B>(b, first..k.min(first + PIECE_ROWS), k, n, out);
+        });
+    } else {
+        let cols = panel_cols(C::DTYPE);
+        par::for_each(n.div_ceil(cols), k * n, &|piece| {
+            let col = piece * cols;
+            let cols = cols.min(n - col);
+            // SAFETY: panels do not overlap.
+            let panel =
+                unsafe { out.slice(pack_len(C::DTYPE, k, col), pack_len(C::DTYPE, k, cols)) };
+            pack::<C, B>(b.from(0, col), k, cols, panel);
+        });
+    }
+    if is_dense(C::DTYPE) {
+        Packed::Panels(scratch)
+    } else {
+        Packed::Pairs(pairs::words(scratch))
+    }
+}
+
+/// Columns of a panel of a right operand that is packed for products in `c`.
+pub(super) fn panel_cols(c: DType) -> usize {
+    if is_dense(c) {
+        micro::panel_cols()
+    } else {
+        pairs::COLS
+    }
 }
 
 /// Scratch of [`pack_or_read`] for rows of contiguous elements of type `b`: 0 if they are read in place.
@@ -220,7 +274,7 @@ pub(crate) fn multiply_len(
     let a_len = if reads_in_place(c, a, a_col_stride, k, n) {
         0
     } else {
-        m * micro::max_block_len(k).next_multiple_of(LANES)
+        block_pack_len(m, k)
     };
     let tile_len = match o {
         // For the columns after the last whole vector, which smaller tiles than this may have.
@@ -235,8 +289,24 @@ pub(crate) fn multiply_len(
 /// # Safety
 /// No other task touches the elements of `to` meanwhile.
 pub(crate) unsafe fn multiply<C: Element, A: Element, O: Element>(
-    (m, k, n): (usize, usize, usize),
+    shape: (usize, usize, usize),
     a: Matrix<A>,
+    b: Packed,
+    to: Target<O>,
+    write: Write,
+    scratch: &mut [f32],
+) {
+    // SAFETY: as for this function.
+    unsafe { multiply_left::<C, A, O>(shape, Left::Matrix(a), b, to, write, scratch) };
+}
+
+/// [`multiply`] for any left operand.
+///
+/// # Safety
+/// As for [`multiply`].
+pub(super) unsafe fn multiply_left<C: Element, A: Element, O: Element>(
+    (m, k, n): (usize, usize, usize),
+    a: Left<A>,
     b: Packed,
     to: Target<O>,
     write: Write,
@@ -246,16 +316,24 @@ pub(crate) unsafe fn multiply<C: Element, A: Element, O: Element>(
         return;
     }
     assert!(b.holds(k, n), "the product reads past b");
-    assert!(a.reach(m, k) <= a.data.len(), "the product reads past a");
-    if let Packed::Pairs(b) = b {
+    let holds = match a {
+        Left::Matrix(a) => a.reach(m, k) <= a.data.len(),
+        Left::Tiles(a) => a.first + m <= a.rows && a.rows * k <= a.data.len(),
+    };
+    assert!(holds, "the product reads past a");
+    if let (Packed::Pairs(b), Left::Matrix(a)) = (b, a) {
         // SAFETY: as for this function; pairs are packed only where this machine multiplies them.
         return unsafe { pairs::multiply((m, k, n), a, b, to, write, scratch) };
     }
-    let in_place = reads_in_place(C::DTYPE, A::DTYPE, a.col_stride, k, n);
-    let in_place = A::as_f32s(a.data).filter(|_| in_place);
-    let a_len = match in_place {
-        Some(_) => 0,
-        None => m * micro::max_block_len(k).next_multiple_of(LANES),
+    let in_place = match a {
+        Left::Matrix(a) if reads_in_place(C::DTYPE, A::DTYPE, a.col_stride, k, n) => {
+            A::as_f32s(a.data)
+        }
+        _ => None,
+    };
+    let a_len = match a {
+        Left::Matrix(_) if in_place.is_none() => block_pack_len(m, k),
+        _ => 0,
     };
     let (packed, scratch) = scratch.split_at_mut(a_len);
     // Whole vectors of an f32 output are written where they belong, anything else goes through a tile of scratch.
@@ -264,16 +342,20 @@ pub(crate) unsafe fn multiply<C: Element, A: Element, O: Element>(
     let padded = (n - whole).next_multiple_of(LANES);
     let tile = &mut scratch[..m * padded];
     for (first, len) in micro::blocks(k) {
-        let left = match in_place {
-            Some(data) => Left::in_place(
+        let left = match (a, in_place) {
+            (Left::Matrix(a), Some(data)) => Block::Rows(
                 Matrix {
                     data,
                     row_stride: a.row_stride,
                     col_stride: a.col_stride,
-                },
-                first,
+                }
+                .from(0, first),
             ),
-            None => Left::pack::<C, A>(a.from(0, first), m, len, packed),
+            (Left::Matrix(a), None) => Block::pack::<C, A>(a.from(0, first), m, len, packed),
+            (Left::Tiles(a), _) => Block::Tiles {
+                data: &a.data[a.rows * first + a.first * len..],
+                len,
+            },
         };
         let later = first > 0;
         let columns = |range: std::ops::Range<usize>, out: micro::Out| {
@@ -324,24 +406,95 @@ pub(crate) unsafe fn multiply<C: Element, A: Element, O: Element>(
     }
 }
 
-/// One block along `k` of a left operand.
-#[derive(Clone, Copy)]
-enum Left<'a> {
-    /// Rows of f32, where they are or in scratch.
-    Rows(Matrix<'a, f32>),
-    /// Panels of [`PANEL_ROWS`] rows, fewer in the last: each `[len, rows]`.
-    Panels {
-        data: &'a [f32],
-        m: usize,
-        len: usize,
-    },
+/// Scratch of [`Block::pack`], for any block along `k`.
+fn block_pack_len(m: usize, k: usize) -> usize {
+    m.next_multiple_of(micro::ROWS) * micro::max_block_len(k).next_multiple_of(LANES)
 }
 
-impl<'a> Left<'a> {
-    fn in_place(a: Matrix<'a, f32>, first: usize) -> Self {
-        Self::Rows(a.from(0, first))
-    }
+/// A left operand.
+#[derive(Clone, Copy)]
+pub(super) enum Left<'a, A> {
+    Matrix(Matrix<'a, A>),
+    /// From [`pack_tiles_on_all_threads`].
+    Tiles(Tiles<'a>),
+}
 
+impl<A> Left<'_, A> {
+    /// From row `row` on, the first of a register tile.
+    pub(super) fn from(self, row: usize) -> Self {
+        match self {
+            Self::Matrix(a) => Self::Matrix(a.from(row, 0)),
+            Self::Tiles(a) => Self::Tiles(Tiles {
+                first: a.first + row,
+                ..a
+            }),
+        }
+    }
+}
+
+/// A left operand in f32: blocks along `k`, of each the rows of one register tile after the other, `[len, micro::ROWS]`.
+#[derive(Clone, Copy)]
+pub(super) struct Tiles<'a> {
+    data: &'a [f32],
+    /// Rows of a block, whole register tiles.
+    rows: usize,
+    /// The first that is meant.
+    first: usize,
+}
+
+/// Whether [`pack_tiles_on_all_threads`] is the way to pack a left operand in its own type for a product of `n` columns:
+/// a transposed one, contiguous along its rows.
+pub(super) fn is_packed_by_tiles(
+    a: DType,
+    row_stride: usize,
+    col_stride: usize,
+    k: usize,
+    n: usize,
+) -> bool {
+    is_dense(a) && row_stride == 1 && !reads_in_place(a, a, col_stride, k, n)
+}
+
+/// Scratch of [`pack_tiles_on_all_threads`].
+pub(super) fn tiles_len(m: usize, k: usize) -> usize {
+    m.next_multiple_of(micro::ROWS) * k
+}
+
+/// Packs all of a transposed `a` `[m, k]` on all threads.
+pub(super) fn pack_tiles_on_all_threads<'a, A: Element>(
+    a: Matrix<A>,
+    m: usize,
+    k: usize,
+    scratch: &'a mut [f32],
+) -> Tiles<'a> {
+    let scratch = &mut scratch[..tiles_len(m, k)];
+    let rows = m.next_multiple_of(micro::ROWS);
+    let out = Shared::new(scratch);
+    par::for_each(k.div_ceil(PIECE_ROWS), m * k, &|piece| {
+        let pieces = piece * PIECE_ROWS..k.min((piece + 1) * PIECE_ROWS);
+        for (first, len) in micro::blocks(k) {
+            for p in pieces.start.max(first)..pieces.end.min(first + len) {
+                let from = &a.data[p * a.col_stride..][..m];
+                row_to_tiles::<A, A>(from, rows * first + (p - first) * micro::ROWS, len, out);
+            }
+        }
+    });
+    Tiles {
+        data: scratch,
+        rows,
+        first: 0,
+    }
+}
+
+/// One block along `k` of a left operand.
+#[derive(Clone, Copy)]
+enum Block<'a> {
+    /// Rows of f32, where they are or in scratch.
+    Rows(Matrix<'a, f32>),
+    /// Rows of register tiles, each `[len, micro::ROWS]`.
+    Tiles { data: &'a [f32], len: usize },
+}
+
+impl<'a> Block<'a> {
     /// `a` `[m, len]`, in `C`.
     fn pack<C: Element, A: Element>(
         a: Matrix<A>,
@@ -355,16 +508,12 @@ impl<'a> Left<'a> {
             return Self::Rows(Matrix::rows(scratch, stride));
         }
         // A transposed matrix: contiguous along its rows already.
-        for first in (0..m).step_by(PANEL_ROWS) {
-            let rows = PANEL_ROWS.min(m - first);
-            let panel = &mut scratch[first * len..][..rows * len];
-            copy::<C, A>(a.from(first, 0).t(), len, rows, panel, rows);
+        let out = Shared::new(scratch);
+        for p in 0..len {
+            let from = &a.data[p * a.col_stride..][..m];
+            row_to_tiles::<C, A>(from, p * micro::ROWS, len, out);
         }
-        Self::Panels {
-            data: scratch,
-            m,
-            len,
-        }
+        Self::Tiles { data: scratch, len }
     }
 
     /// From `row` on, a register tile's rows.
@@ -375,13 +524,74 @@ impl<'a> Left<'a> {
                 row_step: a.row_stride,
                 k_step: a.col_stride,
             },
-            Self::Panels { data, m, len } => {
-                let panel = row / PANEL_ROWS * PANEL_ROWS;
-                micro::Rows {
-                    start: data.as_ptr().wrapping_add(panel * len + (row - panel)),
-                    row_step: 1,
-                    k_step: PANEL_ROWS.min(m - panel),
-                }
+            Self::Tiles { data, len } => micro::Rows {
+                start: data.as_ptr().wrapping_add(row * len),
+                row_step: 1,
+                k_step: micro::ROWS,
+            },
+        }
+    }
+}
+
+/// Cuts some rows of `b` `[k, n]` of contiguous elements, in `C`, into the panels of [`pack`]. Row by row, as they lie in
+/// memory; no other task has the same rows.
+fn rows_to_panels<C: Element, T: Element>(
+    b: Matrix<T>,
+    rows: std::ops::Range<usize>,
+    k: usize,
+    n: usize,
+    out: Shared<f32>,
+) {
+    for row in rows {
+        let from = &b.data[row * b.row_stride..][..n];
+        row_to_panels::<C, T>(from, row, k, micro::panel_cols(), out);
+    }
+}
+
+vectorize! {
+    fn row_to_panels<C: Element, T: Element>(
+        from: &[T],
+        row: usize,
+        k: usize,
+        panel_cols: usize,
+        out: Shared<f32>,
+    ) {
+        let padded = from.len().next_multiple_of(LANES);
+        let (whole, rest) = from.as_chunks::<LANES>();
+        let place = |vector: usize| {
+            let panel = vector * LANES / panel_cols * panel_cols;
+            let width = panel_cols.min(padded - panel);
+            // SAFETY: each row has places of its own.
+            unsafe { out.slice(panel * k + row * width + (vector * LANES - panel), LANES) }
+        };
+        for (vector, from) in whole.iter().enumerate() {
+            place(vector).copy_from_slice(&from.map(|x| in_type::<C, T>(x)));
+        }
+        if !rest.is_empty() {
+            let (to, padding) = place(whole.len()).split_at_mut(rest.len());
+            padding.fill(0.0);
+            for (to, from) in to.iter_mut().zip(rest) {
+                *to = in_type::<C, T>(*from);
+            }
+        }
+    }
+}
+
+vectorize! {
+    /// Deals one row of `k` of a transposed left operand, in `C`, to its register tiles: `at` is the place in the first,
+    /// which is `len` rows of `k` long. No other task has the same row.
+    fn row_to_tiles<C: Element, T: Element>(from: &[T], at: usize, len: usize, out: Shared<f32>) {
+        const TILES: usize = 8; // whole vectors
+        let mut wide = [0.0; TILES * micro::ROWS];
+        for (piece, from) in from.chunks(TILES * micro::ROWS).enumerate() {
+            for (to, from) in wide.iter_mut().zip(from) {
+                *to = in_type::<C, T>(*from);
+            }
+            let tiles = wide.as_chunks::<{ micro::ROWS }>().0;
+            for (tile, values) in tiles[..from.len().div_ceil(micro::ROWS)].iter().enumerate() {
+                let at = at + (piece * TILES + tile) * len * micro::ROWS;
+                // SAFETY: each row has places of its own.
+                unsafe { out.slice(at, micro::ROWS) }.copy_from_slice(values);
             }
         }
     }
