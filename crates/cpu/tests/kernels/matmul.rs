@@ -94,6 +94,8 @@ fn products_of_odd_sizes_and_all_strides_match_the_reference() -> Result<()> {
                 (129, 2, 3),
                 (4, 300, 16),
                 (64, 64, 64),
+                // Several tiles both ways and two blocks along `k`: operands are packed as a whole.
+                (101, 401, 131),
             ] {
                 check(m, k, n, a, b)?;
             }
@@ -130,6 +132,7 @@ fn products_of_16_bit_operands_round_them_and_nothing_else() -> Result<()> {
                     (17, 65, 1),
                     (65, 1, 33),
                     (130, 66, 129),
+                    (101, 401, 131),
                 ] {
                     check_types(types, shape, a, b)?;
                 }

@@ -63,7 +63,7 @@ pub(crate) fn batched<A: Element, B: Element, O: Element>(
     let [mut a_memory, mut b_memory] = plan.packed_lens().map(|len| len.map(scratch));
     let packed_a = a_memory
         .as_mut()
-        .map(|memory| tile::pack_tiles_on_all_threads::<A>(a0, m, k, memory));
+        .map(|memory| tile::pack_left_on_all_threads::<A>(a0, m, k, memory));
     let packed_b = b_memory
         .as_mut()
         .map(|memory| tile::pack_on_all_threads::<A, B>(b0, k, n, memory));
@@ -77,7 +77,7 @@ pub(crate) fn batched<A: Element, B: Element, O: Element>(
         &|task, scratch| {
             let (index, tile) = (task / tiles, task % tiles);
             let a = match packed_a {
-                Some(packed) => Left::Tiles(packed),
+                Some(packed) => packed,
                 None => Left::Matrix(matrix(a, batch, index)),
             };
             let b = match packed_b {
@@ -200,7 +200,7 @@ impl Plan {
             packs_a_first: !dots
                 && batches == 1
                 && n > tile_cols
-                && tile::is_packed_by_tiles(a, a_row_stride, a_col_stride, k, n),
+                && tile::is_packed_first(a, a_row_stride, a_col_stride, k, n),
             packs_b_first: packs_b && !dots && batches == 1 && m > tile_rows,
             packs_b,
         }
@@ -218,7 +218,7 @@ impl Plan {
     fn packed_lens(&self) -> [Option<usize>; 2] {
         let &Self { types, m, k, n, .. } = self;
         [
-            self.packs_a_first.then(|| tile::tiles_len(m, k)),
+            self.packs_a_first.then(|| tile::left_len(m, k)),
             self.packs_b_first.then(|| pack_len(types[0], k, n)),
         ]
     }

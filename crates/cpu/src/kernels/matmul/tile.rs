@@ -316,24 +316,28 @@ pub(super) unsafe fn multiply_left<C: Element, A: Element, O: Element>(
         return;
     }
     assert!(b.holds(k, n), "the product reads past b");
-    let holds = match a {
-        Left::Matrix(a) => a.reach(m, k) <= a.data.len(),
-        Left::Tiles(a) => a.first + m <= a.rows && a.rows * k <= a.data.len(),
-    };
-    assert!(holds, "the product reads past a");
-    if let (Packed::Pairs(b), Left::Matrix(a)) = (b, a) {
-        // SAFETY: as for this function; pairs are packed only where this machine multiplies them.
-        return unsafe { pairs::multiply((m, k, n), a, b, to, write, scratch) };
-    }
-    let in_place = match a {
-        Left::Matrix(a) if reads_in_place(C::DTYPE, A::DTYPE, a.col_stride, k, n) => {
-            A::as_f32s(a.data)
+    assert!(a.holds(m, k), "the product reads past a");
+    let a = match a {
+        Left::Matrix(a) => {
+            if let Packed::Pairs(b) = b {
+                // SAFETY: as for this function; pairs are packed only where this machine multiplies them.
+                return unsafe { pairs::multiply((m, k, n), a, b, to, write, scratch) };
+            }
+            let in_place = reads_in_place(C::DTYPE, A::DTYPE, a.col_stride, k, n);
+            match A::as_f32s(a.data) {
+                Some(data) if in_place => Left::Rows(Matrix {
+                    data,
+                    row_stride: a.row_stride,
+                    col_stride: a.col_stride,
+                }),
+                _ => Left::Matrix(a),
+            }
         }
-        _ => None,
+        other => other,
     };
     let a_len = match a {
-        Left::Matrix(_) if in_place.is_none() => block_pack_len(m, k),
-        _ => 0,
+        Left::Matrix(_) => block_pack_len(m, k),
+        Left::Rows(_) | Left::Tiles(_) => 0,
     };
     let (packed, scratch) = scratch.split_at_mut(a_len);
     // Whole vectors of an f32 output are written where they belong, anything else goes through a tile of scratch.
@@ -342,17 +346,10 @@ pub(super) unsafe fn multiply_left<C: Element, A: Element, O: Element>(
     let padded = (n - whole).next_multiple_of(LANES);
     let tile = &mut scratch[..m * padded];
     for (first, len) in micro::blocks(k) {
-        let left = match (a, in_place) {
-            (Left::Matrix(a), Some(data)) => Block::Rows(
-                Matrix {
-                    data,
-                    row_stride: a.row_stride,
-                    col_stride: a.col_stride,
-                }
-                .from(0, first),
-            ),
-            (Left::Matrix(a), None) => Block::pack::<C, A>(a.from(0, first), m, len, packed),
-            (Left::Tiles(a), _) => Block::Tiles {
+        let left = match a {
+            Left::Matrix(a) => Block::pack::<C, A>(a.from(0, first), m, len, packed),
+            Left::Rows(a) => Block::Rows(a.from(0, first)),
+            Left::Tiles(a) => Block::Tiles {
                 data: &a.data[a.rows * first + a.first * len..],
                 len,
             },
@@ -414,8 +411,10 @@ fn block_pack_len(m: usize, k: usize) -> usize {
 /// A left operand.
 #[derive(Clone, Copy)]
 pub(super) enum Left<'a, A> {
+    /// Packed block by block, unless [`reads_in_place`].
     Matrix(Matrix<'a, A>),
-    /// From [`pack_tiles_on_all_threads`].
+    /// In f32, and read in place.
+    Rows(Matrix<'a, f32>),
     Tiles(Tiles<'a>),
 }
 
@@ -424,10 +423,20 @@ impl<A> Left<'_, A> {
     pub(super) fn from(self, row: usize) -> Self {
         match self {
             Self::Matrix(a) => Self::Matrix(a.from(row, 0)),
+            Self::Rows(a) => Self::Rows(a.from(row, 0)),
             Self::Tiles(a) => Self::Tiles(Tiles {
                 first: a.first + row,
                 ..a
             }),
+        }
+    }
+
+    /// Whether `[m, k]` numbers are there.
+    fn holds(self, m: usize, k: usize) -> bool {
+        match self {
+            Self::Matrix(a) => a.reach(m, k) <= a.data.len(),
+            Self::Rows(a) => a.reach(m, k) <= a.data.len(),
+            Self::Tiles(a) => a.first + m <= a.rows && a.rows * k <= a.data.len(),
         }
     }
 }
@@ -442,33 +451,43 @@ pub(super) struct Tiles<'a> {
     first: usize,
 }
 
-/// Whether [`pack_tiles_on_all_threads`] is the way to pack a left operand in its own type for a product of `n` columns:
-/// a transposed one, contiguous along its rows.
-pub(super) fn is_packed_by_tiles(
+/// Whether [`pack_left_on_all_threads`] can pack a left operand in its own type for a product of `n` columns: one that
+/// would have to be packed, and whose rows or columns are contiguous.
+pub(super) fn is_packed_first(
     a: DType,
     row_stride: usize,
     col_stride: usize,
     k: usize,
     n: usize,
 ) -> bool {
-    is_dense(a) && row_stride == 1 && !reads_in_place(a, a, col_stride, k, n)
+    is_dense(a) && !reads_in_place(a, a, col_stride, k, n) && (row_stride == 1 || col_stride == 1)
 }
 
-/// Scratch of [`pack_tiles_on_all_threads`].
-pub(super) fn tiles_len(m: usize, k: usize) -> usize {
+/// Scratch of [`pack_left_on_all_threads`].
+pub(super) fn left_len(m: usize, k: usize) -> usize {
     m.next_multiple_of(micro::ROWS) * k
 }
 
-/// Packs all of a transposed `a` `[m, k]` on all threads.
-pub(super) fn pack_tiles_on_all_threads<'a, A: Element>(
+/// Packs all of `a` `[m, k]` on all threads: into tiles if it is transposed, else into rows.
+pub(super) fn pack_left_on_all_threads<'a, A: Element>(
     a: Matrix<A>,
     m: usize,
     k: usize,
     scratch: &'a mut [f32],
-) -> Tiles<'a> {
-    let scratch = &mut scratch[..tiles_len(m, k)];
-    let rows = m.next_multiple_of(micro::ROWS);
+) -> Left<'a, A> {
+    let scratch = &mut scratch[..left_len(m, k)];
     let out = Shared::new(scratch);
+    if a.row_stride != 1 {
+        par::for_each(m.div_ceil(PIECE_ROWS), m * k, &|piece| {
+            let row = piece * PIECE_ROWS;
+            let rows = PIECE_ROWS.min(m - row);
+            // SAFETY: pieces do not overlap.
+            let out = unsafe { out.slice(row * k, rows * k) };
+            copy::<A, A>(a.from(row, 0), rows, k, out, k);
+        });
+        return Left::Rows(Matrix::rows(scratch, k));
+    }
+    let rows = m.next_multiple_of(micro::ROWS);
     par::for_each(k.div_ceil(PIECE_ROWS), m * k, &|piece| {
         let pieces = piece * PIECE_ROWS..k.min((piece + 1) * PIECE_ROWS);
         for (first, len) in micro::blocks(k) {
@@ -478,11 +497,11 @@ pub(super) fn pack_tiles_on_all_threads<'a, A: Element>(
             }
         }
     });
-    Tiles {
+    Left::Tiles(Tiles {
         data: scratch,
         rows,
         first: 0,
-    }
+    })
 }
 
 /// One block along `k` of a left operand.
@@ -565,7 +584,9 @@ vectorize! {
             unsafe { out.slice(panel * k + row * width + (vector * LANES - panel), LANES) }
         };
         for (vector, from) in whole.iter().enumerate() {
-            place(vector).copy_from_slice(&from.map(|x| in_type::<C, T>(x)));
+            for (to, from) in place(vector).iter_mut().zip(from) {
+                *to = in_type::<C, T>(*from);
+            }
         }
         if !rest.is_empty() {
             let (to, padding) = place(whole.len()).split_at_mut(rest.len());
