@@ -1,9 +1,9 @@
 """The PyTorch side of `cargo xtask bench-peers`: transformers' Qwen2, torch.optim.AdamW (fused), on the CPU.
 
-Usage: python torch_side.py FOLDER [bf16] [compile] [checkpointing]
+Usage: python torch_side.py FOLDER [bf16] [compile] [checkpointing] [lora]
 
 FOLDER holds config.json, model.safetensors and batch.safetensors. Says `ready`, and answers each line of its standard input
-with the loss and seconds of one step: forward, backward, clipping of the norm to 1, AdamW. bf16 is torch.autocast.
+with the loss and seconds of one step: forward, backward, clipping of the norm to 1, AdamW. bf16 is torch.autocast, lora peft's.
 """
 
 import json
@@ -18,7 +18,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 def main() -> None:
     folder, options = pathlib.Path(sys.argv[1]), set(sys.argv[2:])
-    if unknown := options - {"bf16", "compile", "checkpointing"}:
+    if unknown := options - {"bf16", "compile", "checkpointing", "lora"}:
         raise SystemExit(f"unknown: {unknown}")
     shape = json.loads((folder / "config.json").read_text())
     config = Qwen2Config(
@@ -28,11 +28,14 @@ def main() -> None:
     model = Qwen2ForCausalLM(config)
     missing, unexpected = model.load_state_dict(load_file(folder / "model.safetensors"), strict=False)
     assert missing in ([], ["lm_head.weight"]) and not unexpected, (missing, unexpected)
+    if "lora" in options:  # rank 8 on all linear layers, whose weights peft draws
+        from peft import LoraConfig, get_peft_model
+        model = get_peft_model(model, LoraConfig(r=8, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM"))
     model.train()
     if "checkpointing" in options:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     ids = load_file(folder / "batch.safetensors")["input_ids"]
-    parameters = list(model.parameters())
+    parameters = [p for p in model.parameters() if p.requires_grad]
     groups = [  # norms and biases do not decay
         {"params": [p for p in parameters if p.dim() > 1], "weight_decay": 0.1},
         {"params": [p for p in parameters if p.dim() == 1], "weight_decay": 0.0},

@@ -2,7 +2,7 @@
 //!
 //! - `tt-benchmarks init SHAPE FOLDER` writes what all sides begin with: `config.json`, `model.safetensors` and
 //!   `batch.safetensors` (`input_ids` `[B, T]`).
-//! - `tt-benchmarks ours-f32|ours-bf16|candle SHAPE FOLDER` is a side: it says `ready` when it is built, and for each line
+//! - `tt-benchmarks ours-f32|ours-bf16|ours-lora|candle SHAPE FOLDER` is a side: it says `ready` when it is built, and for each line
 //!   on its standard input makes one training step (forward, loss, backward, clipping of the norm to 1, AdamW) and answers
 //!   `{"loss": 1.0, "seconds": 0.1}`. `torch_side.py` keeps to the same.
 
@@ -25,15 +25,16 @@ type Step = Box<dyn FnMut() -> Result<f32>>;
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [what, shape, folder] = &arguments[..] else {
-        bail!("usage: tt-benchmarks init|ours-f32|ours-bf16|candle SHAPE FOLDER");
+        bail!("usage: tt-benchmarks init|ours-f32|ours-bf16|ours-lora|candle SHAPE FOLDER");
     };
     let (shape, folder): (Shape, &Path) = (shape.parse()?, folder.as_ref());
     let step = match what.as_str() {
         "init" => return our_side::write_beginning(&shape, folder),
-        "ours-f32" => our_side::step(&shape, Precision::F32)?,
-        "ours-bf16" => our_side::step(&shape, Precision::Bf16)?,
+        "ours-f32" => our_side::step(&shape, Precision::F32, false)?,
+        "ours-bf16" => our_side::step(&shape, Precision::Bf16, false)?,
+        "ours-lora" => our_side::step(&shape, Precision::F32, true)?,
         "candle" => candle_side::step(&shape, folder)?,
-        other => bail!("`{other}`: init, ours-f32, ours-bf16 or candle"),
+        other => bail!("`{other}`: init, ours-f32, ours-bf16, ours-lora or candle"),
     };
     answer(step)
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use candle_core::Tensor;
+use tt_adapters::{Lora, LoraConfig};
 use tt_collators::Batch;
 use tt_models::{DecoderConfig, Model, Qwen2Config, Qwen2ForCausalLM, SlidingWindowConfig};
 use tt_nn::ParamTree;
@@ -61,10 +62,23 @@ fn params(model: &dyn Model) -> Result<ParamTree> {
     Ok(ParamTree::init(&model.params(), Seed::new(0), Device::Cpu)?)
 }
 
+/// LoRA of rank 8 on all linear layers, as peft's defaults scale it; its weights are drawn.
+fn with_lora(model: &dyn Model, base: &ParamTree) -> Result<ParamTree> {
+    let config: LoraConfig =
+        serde_json::from_str(r#"{"target_modules": "all-linear", "lora_alpha": 8}"#)?;
+    let lora = Arc::new(Lora::new(config, &model.params())?);
+    lora.freeze(base);
+    let own = ParamTree::init(&lora.params(), Seed::new(0), Device::Cpu)?;
+    Ok(base.with_adapter(lora, &own)?)
+}
+
 /// Builds the model, its optimizer and the batch.
-pub fn step(shape: &Shape, precision: Precision) -> Result<Step> {
+pub fn step(shape: &Shape, precision: Precision, is_lora: bool) -> Result<Step> {
     let model = model(shape)?;
-    let params = params(model.as_ref())?;
+    let mut params = params(model.as_ref())?;
+    if is_lora {
+        params = with_lora(model.as_ref(), &params)?;
+    }
     let adamw = AdamWConfig {
         weight_decay: 0.1,
         ..AdamWConfig::new(1e-3)

@@ -63,17 +63,33 @@ const L: Shape = Shape {
     seq: 512,
 };
 
+/// As SmolLM2 135M, but for Qwen2's biases.
+const SMOLLM2: Shape = Shape {
+    layers: 30,
+    hidden: 576,
+    heads: 9,
+    kv_heads: 3,
+    intermediate: 1536,
+    vocab: 49152,
+    batch: 2,
+    seq: 256,
+};
+
 impl FromStr for Shape {
     type Err = anyhow::Error;
 
-    /// `s`, `m` or `l`, with changes behind it: `m,seq=1024,batch=2`.
+    /// `s`, `m`, `l` or `smollm2`, with changes behind it: `m,seq=1024,batch=2`.
     fn from_str(text: &str) -> Result<Self> {
         let mut words = text.split(',');
         let mut shape = match words.next() {
             Some("s") => S,
             Some("m") => M,
             Some("l") => L,
-            other => bail!("`{}`: the shapes are s, m and l", other.unwrap_or_default()),
+            Some("smollm2") => SMOLLM2,
+            other => bail!(
+                "`{}`: the shapes are s, m, l and smollm2",
+                other.unwrap_or_default()
+            ),
         };
         for word in words {
             let (key, value) = word
