@@ -63,12 +63,14 @@ pub(crate) enum Info {
 /// What some commands take besides overrides.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Options {
-    /// Of `train`, `plan`, `batch`, `diff`, `doctor` and `runs`: print JSON.
+    /// Of `train`, `plan`, `bench`, `batch`, `diff`, `doctor` and `runs`: print JSON.
     pub(crate) json: bool,
     pub(crate) batch: BatchOptions,
     /// Of `plan`: what the run may take; `None`: what the machine has.
     pub(crate) memory_bytes: Option<u64>,
     pub(crate) diff: DiffOptions,
+    /// Of `bench`: what is measured.
+    pub(crate) bench: Option<BenchKind>,
     /// Of `runs`.
     pub(crate) sort: RunsOrder,
     pub(crate) generate: GenerateOptions,
@@ -93,6 +95,41 @@ impl Default for BatchOptions {
             html: false,
             count: 1,
         }
+    }
+}
+
+/// What `bench` measures of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum BenchKind {
+    #[default]
+    Step,
+    Ops,
+    Loader,
+    Checkpoint,
+    Generate,
+}
+
+impl BenchKind {
+    pub(crate) const ALL: [Self; 5] = [
+        Self::Step,
+        Self::Ops,
+        Self::Loader,
+        Self::Checkpoint,
+        Self::Generate,
+    ];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Step => "step",
+            Self::Ops => "ops",
+            Self::Loader => "loader",
+            Self::Checkpoint => "checkpoint",
+            Self::Generate => "generate",
+        }
+    }
+
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 }
 

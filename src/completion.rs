@@ -9,9 +9,9 @@ mod values;
 
 use tt_run::program::{self, TPU_TRAIN};
 
-use crate::args::Args;
+use crate::args::{Args, BenchKind};
 use crate::cli::{self, Request};
-use crate::commands::{TABLE, TRAIN, Work};
+use crate::commands::{BENCH, TABLE, TRAIN, Work};
 use crate::configs;
 use crate::plugins::Plugins;
 use crate::shell::Completion;
@@ -74,6 +74,14 @@ fn candidates(line: &str, plugins: &Plugins) -> Vec<String> {
         found.extend(
             names
                 .filter(|name| name.starts_with(&word))
+                .map(str::to_owned),
+        );
+    }
+    if command.name == BENCH.name && args.options.bench.is_none() {
+        let kinds = BenchKind::ALL.map(BenchKind::name).into_iter();
+        found.extend(
+            kinds
+                .filter(|kind| kind.starts_with(&word))
                 .map(str::to_owned),
         );
     }

@@ -14,6 +14,7 @@ use tt_remat::RematConfig;
 use tt_sharding::ShardingConfig;
 use tt_train::{ProfileConfig, TrainerConfig};
 
+use crate::commands::bench::config::BenchConfig;
 use crate::device::DeviceConfig;
 use crate::ranks;
 use crate::sweep::config::SweepConfig;
@@ -73,6 +74,9 @@ pub(crate) struct AppConfig {
     /// A trace of a few steps, chosen by `profile=chrome`; null: none.
     #[serde(default)]
     pub(crate) profile: Option<ProfileConfig>,
+    /// How `bench` measures. `bench=s|m|l` chooses one of three shapes of model and batch to compare machines by.
+    #[serde(default)]
+    pub(crate) bench: BenchConfig,
     /// What `--multirun` does with its jobs.
     #[serde(default, rename = "sweep")]
     _sweep: SweepConfig,

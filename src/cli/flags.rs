@@ -207,7 +207,7 @@ pub(super) const FLAGS: &[Flag] = &[
         long: JSON,
         short: None,
         value: None,
-        about: "Print JSON: train its rows; also plan, batch, diff, doctor, runs",
+        about: "Print JSON: train its rows; also plan, bench, batch, diff, doctor, runs",
         set: |args, _| {
             args.options.json = true;
             Ok(())
@@ -439,6 +439,7 @@ pub(super) fn owners(flag: &str) -> Option<&'static [&'static str]> {
     const WITH_JSON: &[&str] = &[
         commands::TRAIN.name,
         commands::PLAN.name,
+        commands::BENCH.name,
         commands::BATCH.name,
         commands::DIFF.name,
         commands::DOCTOR.name,

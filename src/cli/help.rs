@@ -3,6 +3,7 @@
 use tt_report::{Column, Table};
 
 use super::flags::{FLAGS, Flag, owners};
+use crate::args::BenchKind;
 use crate::commands::{self, Command, ROOT_CONFIG, Work};
 use tt_run::program::TPU_TRAIN;
 
@@ -30,14 +31,19 @@ pub(crate) fn help(
         }
     }
     let usage = match command.work {
-        Work::Plain(_) | Work::Recorded(_) => "[FLAG | OPERAND]...",
-        Work::Composed { .. } => "[FLAG | OVERRIDE]...",
+        Work::Plain(_) | Work::Recorded(_) => "[FLAG | OPERAND]...".to_owned(),
+        Work::Composed { .. } if command.name == commands::BENCH.name => {
+            let kinds = BenchKind::ALL.map(BenchKind::name);
+            format!("[{}] [FLAG | OVERRIDE]...", kinds.join(" | "))
+        }
+        Work::Composed { .. } => "[FLAG | OVERRIDE]...".to_owned(),
     };
     let mut keys = String::new();
     if let Work::Composed { config_name, .. } = command.work {
-        if config_name == ROOT_CONFIG {
+        if config_name == ROOT_CONFIG || command.name == commands::BENCH.name {
             group_rows(&mut table, groups);
-        } else {
+        }
+        if config_name != ROOT_CONFIG {
             keys = format!(
                 "\nits keys, to be set with key=value: {name} {} --cfg job\n",
                 command.name

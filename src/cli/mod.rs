@@ -13,7 +13,7 @@ use std::ffi::OsString;
 use tt_config::nearest;
 use tt_run::ending::RERUN_FLAG;
 
-use crate::args::{Args, BatchOptions, RunsOrder, Show};
+use crate::args::{Args, BatchOptions, BenchKind, RunsOrder, Show};
 use crate::commands::{self, Command};
 use crate::shell::Completion;
 use flags::{
@@ -56,6 +56,14 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Request,
                 parsed.overrides.push(arg); // a path, and it may look like a command
                 continue;
             }
+            let is_bench = command.is_some_and(|command| command.name == commands::BENCH.name);
+            if is_bench && is_word(&arg) {
+                let kind = bench_kind(&arg)?;
+                if parsed.options.bench.replace(kind).is_some() {
+                    return Err(UsageError::SeveralBenches);
+                }
+                continue;
+            }
             match command_named(&arg)? {
                 Some(found) if command.is_none() => command = Some(found),
                 _ => parsed.overrides.push(arg),
@@ -87,9 +95,22 @@ fn is_flag(arg: &str) -> bool {
         .is_some_and(|c| c == '-' || c.is_ascii_alphabetic())
 }
 
+fn is_word(arg: &str) -> bool {
+    !arg.is_empty() && arg.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
+}
+
+/// What `bench` is to measure.
+fn bench_kind(arg: &str) -> Result<BenchKind, UsageError> {
+    let names = BenchKind::ALL.iter().map(|kind| kind.name());
+    BenchKind::named(arg).ok_or_else(|| UsageError::UnknownBench {
+        kind: arg.to_owned(),
+        nearest: nearest(arg, names).map(str::to_owned),
+    })
+}
+
 /// A bare word is a command; anything with a sign of the override grammar in it is an override.
 fn command_named(arg: &str) -> Result<Option<&'static Command>, UsageError> {
-    if arg.is_empty() || !arg.chars().all(|c| c.is_ascii_alphanumeric() || c == '-') {
+    if !is_word(arg) {
         return Ok(None);
     }
     match commands::TABLE.iter().find(|command| command.name == arg) {

@@ -2,6 +2,8 @@
 
 use std::ffi::OsString;
 
+use crate::args::BenchKind;
+
 /// A command line that cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum UsageError {
@@ -15,6 +17,13 @@ pub(crate) enum UsageError {
         command: String,
         nearest: Option<String>,
     },
+    #[error("`bench` has no `{kind}` to measure{}; it measures {}", hint(.nearest), bench_kinds())]
+    UnknownBench {
+        kind: String,
+        nearest: Option<String>,
+    },
+    #[error("`bench` measures one thing at a time: {}", bench_kinds())]
+    SeveralBenches,
     #[error("flag `{flag}` needs a value: {value}")]
     MissingValue { flag: String, value: &'static str },
     #[error("flag `{flag}` takes no value")]
@@ -42,6 +51,11 @@ pub(crate) enum UsageError {
     NoConfig(&'static str),
     #[error("argument is not UTF-8: {0:?}")]
     NotUtf8(OsString),
+}
+
+fn bench_kinds() -> String {
+    let [others @ .., last] = BenchKind::ALL.map(BenchKind::name);
+    format!("{} or {last}", others.join(", "))
 }
 
 fn names(owners: &[&str]) -> String {

@@ -1,6 +1,7 @@
 //! The subcommands, one file each.
 
 mod batch;
+pub(crate) mod bench;
 pub(crate) mod diff;
 mod doctor;
 mod export;
@@ -17,6 +18,6 @@ pub(crate) mod train;
 mod upload;
 
 pub(crate) use table::{
-    BATCH, Command, DIFF, DOCTOR, EXPORT, GENERATE, PLAN, REPORT, ROOT_CONFIG, RUNS, TABLE,
+    BATCH, BENCH, Command, DIFF, DOCTOR, EXPORT, GENERATE, PLAN, REPORT, ROOT_CONFIG, RUNS, TABLE,
     TOKENIZE, TRAIN, Work,
 };

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use tt_config::Diagnostics;
 
 use super::{
-    batch, diff, doctor, export, generate, inspect, plan, report, runs, sync, tokenize, train,
+    batch, bench, diff, doctor, export, generate, inspect, plan, report, runs, sync, tokenize, train,
     upload,
 };
 use crate::args::Options;
@@ -70,6 +70,18 @@ pub(crate) const PLAN: Command = Command {
         on_device: false,
         check: check_run,
         run: plan::run,
+    },
+};
+
+/// What measures the speed of a run's parts.
+pub(crate) const BENCH: Command = Command {
+    name: "bench",
+    about: "Measure a run's speed: step, ops, loader, checkpoint or generate",
+    work: Work::Composed {
+        config_name: "bench",
+        on_device: true,
+        check: bench::check,
+        run: bench::run,
     },
 };
 
@@ -177,7 +189,7 @@ const SYNC: Command = Command {
 };
 
 pub(crate) const TABLE: &[Command] = &[
-    TRAIN, PLAN, BATCH, TOKENIZE, DIFF, GENERATE, EXPORT, UPLOAD, INSPECT, RUNS, REPORT, SYNC,
+    TRAIN, PLAN, BENCH, BATCH, TOKENIZE, DIFF, GENERATE, EXPORT, UPLOAD, INSPECT, RUNS, REPORT, SYNC,
     DOCTOR,
 ];
 

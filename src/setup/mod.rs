@@ -10,7 +10,7 @@ mod hub_data;
 mod hub_stream;
 pub(crate) mod job;
 mod optimization;
-mod parameters;
+pub(crate) mod parameters;
 pub(crate) mod pretrained;
 pub(crate) mod sharding;
 pub(crate) mod stored;

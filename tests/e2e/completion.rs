@@ -42,6 +42,8 @@ fn bash_completes_groups_options_and_keys() {
         ),
         ("tpu-train hydra.ru", &["hydra.run.", "hydra.runtime."]),
         ("tpu-train see", &["seed="]),
+        ("tpu-train bench ch", &["checkpoint"]),
+        ("tpu-train bench bench=", &["l", "m", "s"]),
         ("tpu-train precision=", &["f32", "bf16", "fp16"]),
         ("tpu-train -m precision=f32,b", &["f32,bf16"]),
         ("tpu-train debug=t", &["true"]),

@@ -4,6 +4,7 @@
 
 mod bad_input;
 mod bad_steps;
+mod bench;
 mod command_line;
 mod completion;
 mod configs;

@@ -9,11 +9,12 @@ use serde_json::Value;
 use crate::run_dir::RESOLVED_CONFIG;
 
 /// What cannot change a number of a run, and is nobody's business.
-const LEFT_OUT: [&str; 33] = [
+const LEFT_OUT: [&str; 34] = [
     "hydra",
     "resume",
     "logging",
     "profile",
+    "bench",
     "device.threads",
     "device.ranks", // as with `isa`, rounding alone
     "ici_mesh",

@@ -37,13 +37,33 @@ pub struct Event {
     pub length: Duration,
     /// Where.
     pub thread: ThreadId,
+    /// Operations that a device without memory has counted meanwhile; 0 on others.
+    pub flops: u64,
     /// What a TPU was given, and the time until its runtime had taken it.
     pub work: Option<(Work, Duration)>,
 }
 
 /// What is being done; over when it is dropped.
 #[must_use]
-pub struct Span(Option<(Cow<'static, str>, &'static str, Instant)>);
+pub struct Span(Option<Begun>);
+
+struct Begun {
+    name: Cow<'static, str>,
+    kind: &'static str,
+    start: Instant,
+    /// Counted before it.
+    flops: u64,
+}
+
+impl Record {
+    /// What its device has counted so far, if it counts.
+    fn flops(&self) -> u64 {
+        match self.device {
+            Device::Meta(meta) => meta.usage().flops,
+            Device::Cpu | Device::Tpu(_) => 0,
+        }
+    }
+}
 
 /// Records spans from now on, and what `device` does. Error: what it did before has failed.
 pub fn begin(device: Device) -> Result<()> {
@@ -86,7 +106,12 @@ pub fn since_begin() -> Option<Duration> {
 /// Begins a span. Its name is asked for if spans are recorded.
 #[inline]
 pub fn span<N: Into<Cow<'static, str>>>(kind: &'static str, name: impl FnOnce() -> N) -> Span {
-    Span(is_on().then(|| (name().into(), kind, Instant::now())))
+    Span(is_on().then(|| Begun {
+        name: name().into(),
+        kind,
+        flops: record().as_ref().map_or(0, Record::flops),
+        start: Instant::now(),
+    }))
 }
 
 /// Of a kernel of the operation in module `module`.
@@ -111,6 +136,7 @@ impl Event {
             start: event.start.saturating_duration_since(begun),
             length: event.length,
             thread: event.thread,
+            flops: 0,
             work: Some((event.work, event.queued)),
         }
     }
@@ -118,17 +144,19 @@ impl Event {
 
 impl Drop for Span {
     fn drop(&mut self) {
-        let Some((name, kind, start)) = self.0.take() else {
+        let Some(begun) = self.0.take() else {
             return;
         };
-        let length = start.elapsed();
+        let length = begun.start.elapsed();
         if let Some(record) = &mut *record() {
             record.events.push(Event {
-                name,
-                kind,
-                start: start.saturating_duration_since(record.begun),
+                name: begun.name,
+                kind: begun.kind,
+                start: begun.start.saturating_duration_since(record.begun),
                 length,
                 thread: std::thread::current().id(),
+                // It may be of a record before this one.
+                flops: record.flops().saturating_sub(begun.flops),
                 work: None,
             });
         }

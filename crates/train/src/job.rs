@@ -17,7 +17,6 @@ use crate::Trainer;
 use crate::adapted::Adapted;
 use crate::config::TrainerConfig;
 use crate::error::{Error, Result};
-use crate::guard::StepGuard;
 use crate::mirror::Mirror;
 use crate::run::Run;
 use crate::snapshot;
@@ -132,18 +131,12 @@ impl TrainJob {
         check_length(data.sequence_length(), &*model)?;
         check_vocabulary(data.tokenizer().vocab_size(), &*model)?;
         let mut training = Training::new(model, params, optimizers, Seed::new(seed), device);
-        training.clipping = config.clipping();
-        training.metrics_interval = config.optimizer_metrics.then_some(config.log_interval);
+        training.configure(&config, precision);
         training.recompute = recompute;
-        training.precision = precision;
         training.adapter = adapter;
         training.stop = stop.clone();
         if let Some(ranks) = ranks {
             training.share_with(ranks);
-        }
-        training.guard = StepGuard::new(&config.bad_steps, &config.spike_guard);
-        if precision == Precision::F16 {
-            training.guard = training.guard.with_loss_scale(&config.loss_scale);
         }
         let (mut tokens, mut cursor, mut validated) = (0, None, None);
         if let Some(checkpoint) = &resume {

@@ -28,6 +28,7 @@ mod adapted;
 mod bad_step;
 mod bad_step_dump;
 mod base;
+mod bench;
 pub mod compare;
 mod config;
 mod device_batch;
@@ -69,6 +70,7 @@ use tt_nn::Forward;
 pub use adapted::{Adapted, draw_base, load_adapter, load_base};
 pub use bad_step::BadStep;
 pub use base::{Base, BaseOrigin};
+pub use bench::{TimedSave, TimedStep, random_batches, timed_load, timed_save, timed_step};
 pub use config::{
     OnOptimizerChange, OptimizerConfig, OptimizerGroupConfig, SampleConfig, TrainerConfig,
 };
@@ -89,8 +91,8 @@ pub use step::{Judgement, StepOutput};
 pub use stop::StopFlag;
 pub use token_ids::TokenIds;
 pub use totals::{StepNumbers, Totals};
-pub use trace::{ProfileConfig, TraceFormat};
-pub use training::{Clipping, Training};
+pub use trace::{Budget, OperationCost, ProfileConfig, TraceFormat, budget};
+pub use training::{Clipping, StepTimes, Training};
 pub use utilization::{Utilization, measured_peak_flops, model_flops};
 pub use weights::{check_weights, load_params, load_parts};
 

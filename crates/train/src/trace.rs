@@ -4,6 +4,7 @@
 //!
 //! Source: "Trace Event Format", complete events (`ph: X`) and counters (`ph: C`), times in microseconds.
 
+mod budget;
 mod chrome;
 mod place;
 mod summary;
@@ -18,6 +19,8 @@ use crate::device_memory::MemoryRecord;
 use crate::error::Result;
 use crate::training::Training;
 use summary::Summary;
+
+pub use budget::{Budget, OperationCost, budget};
 
 const FOLDER: &str = "profile";
 

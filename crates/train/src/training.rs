@@ -11,6 +11,7 @@ use tt_sharding::Sharded;
 use tt_tensor::{Device, GradientHook, Precision, Seed, Tape, profile};
 
 use crate::adapted::Adapted;
+use crate::config::TrainerConfig;
 use crate::device_memory::{MemoryRecord, Moment};
 use crate::guard::StepGuard;
 use crate::module_spans::ModuleSpans;
@@ -65,13 +66,15 @@ pub struct Training {
 
 /// What the parts of a step took.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct StepTimes {
-    pub(crate) forward: Duration,
-    pub(crate) backward: Duration,
+pub struct StepTimes {
+    /// Of all micro-batches, the copies to the device included.
+    pub forward: Duration,
+    /// Of all micro-batches.
+    pub backward: Duration,
     /// Bringing sums and gradients together with other ranks', but for what is summed during the backward pass.
-    pub(crate) sync: Duration,
+    pub sync: Duration,
     /// Judging and the optimizers.
-    pub(crate) optimizer: Duration,
+    pub optimizer: Duration,
 }
 
 /// How gradients of the mean loss are bounded: first all by their norm, then each element by its value.
@@ -115,6 +118,19 @@ impl Training {
             times: StepTimes::default(),
             memory: None,
         }
+    }
+
+    /// Bounds gradients, guards steps and computes as `config` and `precision` say.
+    pub fn configure(&mut self, config: &TrainerConfig, precision: Precision) {
+        self.clipping = config.clipping();
+        self.metrics_interval = config.optimizer_metrics.then_some(config.log_interval);
+        self.precision = precision;
+        let guard = StepGuard::new(&config.bad_steps, &config.spike_guard);
+        self.guard = if precision == Precision::F16 {
+            guard.with_loss_scale(&config.loss_scale)
+        } else {
+            guard
+        };
     }
 
     /// Shares every step with other ranks. `params` are those of `ranks`, which gather them.

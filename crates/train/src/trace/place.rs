@@ -96,6 +96,7 @@ mod tests {
             start: Duration::from_millis(first),
             length: Duration::from_millis(last - first),
             thread: std::thread::current().id(),
+            flops: 0,
             work: None,
         };
         spans.iter().map(event).collect()

@@ -1,0 +1,183 @@
+//! `tpu-train bench`: how fast one part of the configured run is on this machine. No run folder is made, and nothing stays.
+//!
+//! ```text
+//! step        the optimizer step, on random tokens
+//! ops         what its time goes into, by operation
+//! loader      the batches of the data, with nobody consuming them
+//! checkpoint  saving the whole state and taking it up again
+//! generate    reading a prompt and continuing it
+//! ```
+
+mod checkpoint;
+pub(crate) mod config;
+mod generate;
+mod job;
+mod loader;
+mod ops;
+mod report;
+mod samples;
+mod step;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+use tt_config::{Composition, Diagnostics};
+use tt_models::Model;
+use tt_run::program;
+
+use super::batch;
+use crate::args::BenchKind;
+use crate::config::AppConfig;
+use crate::device::{report_declined, report_fallbacks};
+use crate::failure::Failure;
+use crate::invocation::Invocation;
+use crate::out::{self, Talk};
+use crate::setup::{Setup, problem};
+
+/// What is wrong with the configuration itself.
+pub(crate) fn check(invocation: &Invocation) -> Result<(), Diagnostics> {
+    if kind(invocation) == BenchKind::Loader {
+        return batch::check(invocation);
+    }
+    Setup::read(invocation).map(drop)
+}
+
+pub(crate) fn run(invocation: Invocation) -> Result<ExitCode, Failure> {
+    let kind = kind(&invocation);
+    let composition = &invocation.composition;
+    let config: AppConfig = composition.extract("")?;
+    refuse_ranks(&config, composition)?;
+    // Standard output is for the figures.
+    out::set_talk(Talk::Aside);
+    config.device.start_threads()?;
+    let device = config.device.device().map_err(Failure::Request)?;
+    let setup = || {
+        let setup = Setup::read(&invocation)?;
+        setup.check(composition)?;
+        Ok::<_, Failure>(setup)
+    };
+    let isa = device.instruction_set();
+    let conditions = match kind {
+        BenchKind::Loader => conditions(kind, &config, composition, None, isa),
+        _ => conditions(kind, &config, composition, Some(&*setup()?.model), isa),
+    };
+    let bench = &config.bench;
+    let measured = match kind {
+        BenchKind::Step => step::measure(setup()?, composition, device, bench)?,
+        BenchKind::Ops => ops::measure(setup()?, setup()?, composition, device, bench)?,
+        BenchKind::Loader => {
+            batch::check(&invocation)?;
+            loader::measure(&invocation, config.data.num_workers, bench)?
+        }
+        BenchKind::Checkpoint => {
+            match checkpoint::measure(setup()?, composition, device, bench)? {
+                Ok(measured) => measured,
+                Err(code) => return Ok(code),
+            }
+        }
+        BenchKind::Generate => generate::measure(setup()?, composition, device, bench)?,
+    };
+    report_fallbacks(device);
+    report_declined(device);
+    out::set_talk(Talk::Usual);
+    if invocation.options.json {
+        let mut all = conditions;
+        all.extend(measured.json);
+        out::line(Value::Object(all));
+    } else {
+        out::text(heading(&conditions) + &measured.text());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn kind(invocation: &Invocation) -> BenchKind {
+    invocation.options.bench.unwrap_or_default()
+}
+
+/// What several ranks take is a matter of the network too, and of `plan`.
+fn refuse_ranks(config: &AppConfig, composition: &Composition) -> Result<(), Diagnostics> {
+    const KEY: &str = "device.ranks";
+    match config.num_ranks() {
+        1 => Ok(()),
+        ranks => {
+            let why = format!("`bench` measures one rank, and the configuration asks for {ranks}");
+            Err(problem(composition, KEY, why).into())
+        }
+    }
+}
+
+/// What the figures depend on.
+fn conditions(
+    kind: BenchKind,
+    config: &AppConfig,
+    composition: &Composition,
+    model: Option<&dyn Model>,
+    isa: &str,
+) -> Map<String, Value> {
+    const SIZES: [&str; 6] = [
+        "vocab_size",
+        "hidden_size",
+        "intermediate_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "num_key_value_heads",
+    ];
+    let mut shape = Map::new();
+    if let Some(model) = model {
+        let specs = model.params();
+        let elements = specs.iter().map(|it| it.shape.iter().product::<usize>());
+        shape.insert("parameters".to_owned(), elements.sum::<usize>().into());
+        // Those of the weights to start from, where there are any.
+        let described = model.hf_config();
+        let sizes = SIZES.iter().filter_map(|&it| Some((it.to_owned(), described.get(it)?.clone())));
+        shape.extend(sizes);
+    }
+    if let Some(trainer) = &config.trainer {
+        let (global, micro) = (trainer.global_batch_size, trainer.micro_batch_size);
+        shape.insert("global_batch_size".to_owned(), global.into());
+        shape.insert("micro_batch_size".to_owned(), micro.into());
+    }
+    let length = config.data.sequence_length;
+    shape.insert("sequence_length".to_owned(), length.into());
+    let named = composition.section("model").section("type").text().ok();
+    let facts = [
+        ("bench", kind.name().into()),
+        ("version", program::running().version.into()),
+        ("isa", isa.into()),
+        ("threads", rayon::current_num_threads().into()),
+        ("precision", json!(config.precision)),
+        ("model", named.filter(|_| model.is_some()).into()),
+        ("shape", shape.into()),
+    ];
+    facts.map(|(name, fact)| (name.to_owned(), fact)).into_iter().collect()
+}
+
+/// The same in a line: `step of qwen2.Qwen2ForCausalLM, 8 rows of 256 tokens, f32; 2 threads, avx2`.
+fn heading(conditions: &Map<String, Value>) -> String {
+    let text = |name: &str| match &conditions[name] {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    let shape = &conditions["shape"];
+    let of_model = match &conditions["model"] {
+        Value::String(model) => format!(" of {model}"),
+        _ => String::new(),
+    };
+    let rows = match &shape["global_batch_size"] {
+        Value::Null => String::new(),
+        rows => format!("{rows} "),
+    };
+    format!(
+        "{}{of_model}, {rows}rows of {} tokens, {}; {} threads, {}\n\n",
+        text("bench"),
+        shape["sequence_length"],
+        text("precision"),
+        text("threads"),
+        text("isa")
+    )
+}
+
+fn ms(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
