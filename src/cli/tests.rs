@@ -65,6 +65,23 @@ fn the_overrides_of_a_variant_come_one_by_one_or_together() {
 }
 
 #[test]
+fn bench_takes_what_it_measures_wherever_it_stands() {
+    let args = parsed(&["bench", "lr=1", "generate", "--json"]).unwrap();
+    assert_eq!(args.options.bench, Some(BenchKind::Generate));
+    assert_eq!(args.overrides, ["lr=1"]);
+    assert_eq!(parsed(&["bench"]).unwrap().options.bench, None);
+    let message = |args: &[&str]| parsed(args).unwrap_err().to_string();
+    assert_eq!(
+        message(&["bench", "load"]),
+        "`bench` does not measure `load`, did you mean `loader`?: it measures step, ops, loader, checkpoint or generate"
+    );
+    assert_eq!(
+        message(&["bench", "ops", "step"]),
+        "`bench` measures one thing at a time: step, ops, loader, checkpoint or generate"
+    );
+}
+
+#[test]
 fn operands_of_inspect_are_paths_even_if_they_look_like_commands() {
     let args = parsed(&["inspect", "train", "b"]).unwrap();
     assert_eq!(args.overrides, ["train", "b"]);

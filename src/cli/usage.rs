@@ -17,7 +17,7 @@ pub(crate) enum UsageError {
         command: String,
         nearest: Option<String>,
     },
-    #[error("`bench` has no `{kind}` to measure{}; it measures {}", hint(.nearest), bench_kinds())]
+    #[error("`bench` does not measure `{kind}`{}: it measures {}", hint(.nearest), bench_kinds())]
     UnknownBench {
         kind: String,
         nearest: Option<String>,

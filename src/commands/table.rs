@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use tt_config::Diagnostics;
 
 use super::{
-    batch, bench, diff, doctor, export, generate, inspect, plan, report, runs, sync, tokenize, train,
-    upload,
+    batch, bench, diff, doctor, export, generate, inspect, plan, report, runs, sync, tokenize,
+    train, upload,
 };
 use crate::args::Options;
 use crate::failure::Failure;
@@ -189,8 +189,8 @@ const SYNC: Command = Command {
 };
 
 pub(crate) const TABLE: &[Command] = &[
-    TRAIN, PLAN, BENCH, BATCH, TOKENIZE, DIFF, GENERATE, EXPORT, UPLOAD, INSPECT, RUNS, REPORT, SYNC,
-    DOCTOR,
+    TRAIN, PLAN, BENCH, BATCH, TOKENIZE, DIFF, GENERATE, EXPORT, UPLOAD, INSPECT, RUNS, REPORT,
+    SYNC, DOCTOR,
 ];
 
 fn check_run(invocation: &Invocation) -> Result<(), Diagnostics> {

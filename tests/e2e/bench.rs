@@ -100,6 +100,16 @@ fn the_shapes_need_nothing_else_and_a_step_is_what_is_measured() {
 }
 
 #[test]
+fn another_model_takes_a_shape() {
+    let place = Place::new();
+    for args in [["+model=llama", "bench=s"], ["bench=s", "model=llama"]] {
+        let show = ["bench", "--cfg=job", "--package=model"];
+        let finished = place.run(&[&show[..], &args].concat()).with_code(0);
+        finished.prints("type: llama.").prints("hidden_size: 256");
+    }
+}
+
+#[test]
 fn the_shapes_have_the_sizes_that_they_are_known_by() {
     let place = Place::new();
     for (shape, millions, gflops) in [("s", 5.1, 65.0), ("m", 26.8, 354.0), ("l", 88.0, 554.0)] {
@@ -214,7 +224,9 @@ fn an_interrupted_checkpoint_leaves_no_folder() {
 #[test]
 fn a_text_is_read_and_continued() {
     let lengths = ["bench.prompt_tokens=8", "bench.new_tokens=5"];
-    let figures = bench("generate", &lengths);
+    let figures = bench("generate", &[&lengths[..], &["precision=bf16"]].concat());
+    assert_eq!(figures["precision"], "f32");
+    assert_eq!(figures["shape"]["prompt_tokens"], 8);
     assert_eq!(figures["texts"], 2);
     let prefill_ms = number(&figures, "prefill_ms");
     assert_close(
@@ -230,15 +242,15 @@ fn a_text_is_read_and_continued() {
 #[test]
 fn people_get_a_table() {
     let place = Place::new();
-    for (kind, expected) in [
-        ("step", "tokens/s"),
-        ("ops", "fused::attention"),
-        ("generate", "prefill"),
+    for (kind, tokens, expected) in [
+        ("step", "4 rows of 32 tokens", "tokens/s"),
+        ("ops", "4 rows of 32 tokens", "fused::attention"),
+        ("checkpoint", "4 rows of 32 tokens", "held"),
+        ("generate", "a prompt of 128 tokens", "prefill"),
     ] {
         let args = [&["bench", kind], &nano(BRIEF)[..]].concat();
         let finished = place.run(&args).with_code(0).prints(expected);
-        let heading =
-            format!("{kind} of qwen2.Qwen2ForCausalLM, 4 rows of 32 tokens, f32; ");
+        let heading = format!("{kind} of qwen2.Qwen2ForCausalLM, {tokens}, f32; ");
         assert!(finished.stdout.starts_with(&heading), "{}", finished.stdout);
     }
 }
@@ -249,7 +261,7 @@ fn what_cannot_be_measured_is_refused() {
     for (args, why) in [
         (
             &["bench", "stop"][..],
-            "error: `bench` has no `stop` to measure, did you mean `step`?; it measures step, ops, loader, checkpoint or generate",
+            "error: `bench` does not measure `stop`, did you mean `step`?: it measures step, ops, loader, checkpoint or generate",
         ),
         (&["bench", "step", "ops"], "one thing at a time"),
         (

@@ -9,6 +9,7 @@ use tt_collators::{Batch, BatchSpec, Values, WEIGHTS};
 use tt_nn::ParamSpec;
 use tt_tensor::Seed;
 
+use crate::Trainer;
 use crate::bad_step::BadStep;
 use crate::config::OnOptimizerChange;
 use crate::error::{Error, Result};
@@ -18,7 +19,6 @@ use crate::state::{OptimizerState, TrainState};
 use crate::token_ids::TokenIds;
 use crate::training::{StepTimes, Training};
 use crate::weights::load_params;
-use crate::Trainer;
 
 /// A step that has been made.
 #[derive(Clone, Copy, Debug)]
@@ -145,7 +145,12 @@ pub fn timed_load(
     let _params = match &training.adapter {
         None => load_params(&*model, &checkpoint.model()?, device)?,
         Some(adapted) => {
-            let own: Vec<_> = adapted.lora.params().into_iter().map(|it| it.path).collect();
+            let own: Vec<_> = adapted
+                .lora
+                .params()
+                .into_iter()
+                .map(|it| it.path)
+                .collect();
             let base = training.params.filtered(|spec| !own.contains(&spec.path));
             adapted.resume(&base, &checkpoint, device, &ParamSpec::whole)?
         }

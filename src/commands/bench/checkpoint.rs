@@ -90,7 +90,11 @@ fn report(made: Vec<(TimedSave, Duration)>) -> Report {
     report.fact("saves", count);
     let shown = |time: Duration| format!("{:.3} s", time.as_secs_f64());
     let gb = |time| format!("{:.2} GB/s", speed(time));
-    report.row("checkpoint", number::bytes(bytes), format!("median of {count}"));
+    report.row(
+        "checkpoint",
+        number::bytes(bytes),
+        format!("median of {count}"),
+    );
     report.row("  save", shown(save), gb(save));
     report.row("  training held", shown(held), "");
     report.row("  load", shown(load), gb(load));

@@ -78,9 +78,6 @@ pub(super) fn measure(
     let decode_speed = (new_tokens - 1) as f64 / decode.as_secs_f64();
 
     let mut report = Report::default();
-    report.fact("precision", "f32");
-    report.fact("prompt_tokens", prompt_tokens);
-    report.fact("new_tokens", new_tokens);
     report.fact("prefill_tokens_per_second", prefill_speed);
     report.fact("prefill_ms", ms(prefill));
     report.fact("decode_tokens_per_second", decode_speed);

@@ -28,7 +28,7 @@ use tt_run::program;
 
 use super::batch;
 use crate::args::BenchKind;
-use crate::config::AppConfig;
+use crate::config::{AppConfig, Precision};
 use crate::device::{report_declined, report_fallbacks};
 use crate::failure::Failure;
 use crate::invocation::Invocation;
@@ -70,12 +70,10 @@ pub(crate) fn run(invocation: Invocation) -> Result<ExitCode, Failure> {
             batch::check(&invocation)?;
             loader::measure(&invocation, config.data.num_workers, bench)?
         }
-        BenchKind::Checkpoint => {
-            match checkpoint::measure(setup()?, composition, device, bench)? {
-                Ok(measured) => measured,
-                Err(code) => return Ok(code),
-            }
-        }
+        BenchKind::Checkpoint => match checkpoint::measure(setup()?, composition, device, bench)? {
+            Ok(measured) => measured,
+            Err(code) => return Ok(code),
+        },
         BenchKind::Generate => generate::measure(setup()?, composition, device, bench)?,
     };
     report_fallbacks(device);
@@ -130,27 +128,48 @@ fn conditions(
         shape.insert("parameters".to_owned(), elements.sum::<usize>().into());
         // Those of the weights to start from, where there are any.
         let described = model.hf_config();
-        let sizes = SIZES.iter().filter_map(|&it| Some((it.to_owned(), described.get(it)?.clone())));
+        let sizes = SIZES
+            .iter()
+            .filter_map(|&it| Some((it.to_owned(), described.get(it)?.clone())));
         shape.extend(sizes);
     }
-    if let Some(trainer) = &config.trainer {
-        let (global, micro) = (trainer.global_batch_size, trainer.micro_batch_size);
-        shape.insert("global_batch_size".to_owned(), global.into());
-        shape.insert("micro_batch_size".to_owned(), micro.into());
+    let mut counts = Vec::new();
+    match (kind, &config.trainer) {
+        (BenchKind::Generate, _) => {
+            counts.push(("prompt_tokens", config.bench.prompt_tokens));
+            counts.push(("new_tokens", config.bench.new_tokens));
+        }
+        (_, Some(trainer)) => {
+            counts.push(("global_batch_size", trainer.global_batch_size));
+            counts.push(("micro_batch_size", trainer.micro_batch_size));
+            counts.push(("sequence_length", config.data.sequence_length));
+        }
+        (_, None) => counts.push(("sequence_length", config.data.sequence_length)),
     }
-    let length = config.data.sequence_length;
-    shape.insert("sequence_length".to_owned(), length.into());
+    shape.extend(
+        counts
+            .into_iter()
+            .map(|(name, count)| (name.to_owned(), count.into())),
+    );
+    // Texts are made in f32 whatever the run computes in.
+    let precision = match kind {
+        BenchKind::Generate => Precision::F32,
+        _ => config.precision,
+    };
     let named = composition.section("model").section("type").text().ok();
     let facts = [
         ("bench", kind.name().into()),
         ("version", program::running().version.into()),
         ("isa", isa.into()),
         ("threads", rayon::current_num_threads().into()),
-        ("precision", json!(config.precision)),
+        ("precision", json!(precision)),
         ("model", named.filter(|_| model.is_some()).into()),
         ("shape", shape.into()),
     ];
-    facts.map(|(name, fact)| (name.to_owned(), fact)).into_iter().collect()
+    facts
+        .map(|(name, fact)| (name.to_owned(), fact))
+        .into_iter()
+        .collect()
 }
 
 /// The same in a line: `step of qwen2.Qwen2ForCausalLM, 8 rows of 256 tokens, f32; 2 threads, avx2`.
@@ -164,14 +183,17 @@ fn heading(conditions: &Map<String, Value>) -> String {
         Value::String(model) => format!(" of {model}"),
         _ => String::new(),
     };
-    let rows = match &shape["global_batch_size"] {
-        Value::Null => String::new(),
-        rows => format!("{rows} "),
+    let tokens = match (&shape["prompt_tokens"], &shape["global_batch_size"]) {
+        (Value::Number(prompt), _) => format!("a prompt of {prompt} tokens"),
+        (_, Value::Number(rows)) => {
+            let plural = if rows.as_u64() == Some(1) { "" } else { "s" };
+            format!("{rows} row{plural} of {} tokens", shape["sequence_length"])
+        }
+        _ => format!("rows of {} tokens", shape["sequence_length"]),
     };
     format!(
-        "{}{of_model}, {rows}rows of {} tokens, {}; {} threads, {}\n\n",
+        "{}{of_model}, {tokens}, {}; {} threads, {}\n\n",
         text("bench"),
-        shape["sequence_length"],
         text("precision"),
         text("threads"),
         text("isa")

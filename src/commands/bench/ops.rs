@@ -72,7 +72,15 @@ pub(super) fn measure(
         Column::right(),
         Column::right(),
     ]);
-    table.row(["operation", "part", "calls", "ms", "share", "FLOPs", "GFLOP/s"]);
+    table.row([
+        "operation",
+        "part",
+        "calls",
+        "ms",
+        "share",
+        "FLOPs",
+        "GFLOP/s",
+    ]);
     let percent = |part_ms: f64| format!("{:.1} %", 100.0 * share(part_ms));
     for ((part, operation), cost) in operations {
         let own_ms = ms(cost.time) / steps;

@@ -21,9 +21,7 @@ pub(super) fn samples<T>(
     let most = config.steps.unwrap_or(u64::MAX).max(1);
     let fewest = if config.steps.is_some() { 1 } else { FEWEST };
     let mut found = Vec::new();
-    while (found.len() as u64) < fewest
-        || ((found.len() as u64) < most && begun.elapsed() < time)
-    {
+    while (found.len() as u64) < fewest || ((found.len() as u64) < most && begun.elapsed() < time) {
         found.extend(once()?);
     }
     Ok(found)
@@ -57,9 +55,22 @@ mod tests {
         };
         assert_eq!(made(config.clone()), (5, 3));
         let steps = Some(4);
-        assert_eq!(made(BenchConfig { steps, ..config.clone() }), (3, 1));
+        assert_eq!(
+            made(BenchConfig {
+                steps,
+                ..config.clone()
+            }),
+            (3, 1)
+        );
         let seconds = 1e6;
-        assert_eq!(made(BenchConfig { steps, seconds, ..config }), (6, 4));
+        assert_eq!(
+            made(BenchConfig {
+                steps,
+                seconds,
+                ..config
+            }),
+            (6, 4)
+        );
     }
 
     #[test]

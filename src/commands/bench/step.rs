@@ -63,7 +63,11 @@ pub(super) fn measure(
     report.row(
         "step",
         shown(step.time),
-        format!("median of {steps}; {:.1} to {:.1}", ms(fastest), ms(slowest)),
+        format!(
+            "median of {steps}; {:.1} to {:.1}",
+            ms(fastest),
+            ms(slowest)
+        ),
     );
     report.row("  forward", shown(step.parts.forward), "");
     report.row("  backward", shown(step.parts.backward), "");

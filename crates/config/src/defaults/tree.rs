@@ -44,6 +44,13 @@ pub(crate) struct Builder<'a> {
     ancestors: Vec<String>,
 }
 
+/// How the command line's choice of a group was understood otherwise than it is written.
+#[derive(Clone, Copy, PartialEq)]
+enum Turn {
+    IntoReplacement,
+    IntoAppend,
+}
+
 /// The result of expanding all lists.
 pub(crate) struct Built {
     pub roots: Vec<TreeNode>,
@@ -76,7 +83,7 @@ impl<'a> Builder<'a> {
     /// Expands the defaults of `hydra/config` and of the primary config. With `lenient`,
     /// `group=option` and `+group=option` are turned into each other where only the other fits.
     pub(crate) fn build(mut self, primary: &str, lenient: bool) -> Result<Built, Diagnostics> {
-        let mut turned: Vec<String> = Vec::new();
+        let mut turned = Vec::new();
         loop {
             let mut roots = self.roots(primary);
             let mut merges = Vec::new();
@@ -109,16 +116,22 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn turn_one(&mut self, turned: &mut Vec<String>) -> bool {
-        for key in std::mem::take(&mut self.conflicts) {
-            if !turned.contains(&key) && self.choices.turn_into_replacement(&key) {
-                turned.push(key);
-                return true;
-            }
-        }
-        for key in self.choices.unmatched() {
-            if !turned.contains(&key) && self.choices.turn_into_append(&key) {
-                turned.push(key);
+    /// A choice may be turned back: what nothing lists at first may be listed by what another one appends. Once in each
+    /// direction, so that there is an end.
+    fn turn_one(&mut self, turned: &mut Vec<(String, Turn)>) -> bool {
+        let replace = std::mem::take(&mut self.conflicts);
+        let replace = replace.into_iter().map(|key| (key, Turn::IntoReplacement));
+        let append = self.choices.unmatched().into_iter();
+        let append = append.map(|key| (key, Turn::IntoAppend));
+        for (key, turn) in replace.chain(append) {
+            let is_new = !turned.iter().any(|done| *done == (key.clone(), turn));
+            let is_turned = is_new
+                && match turn {
+                    Turn::IntoReplacement => self.choices.turn_into_replacement(&key),
+                    Turn::IntoAppend => self.choices.turn_into_append(&key),
+                };
+            if is_turned {
+                turned.push((key, turn));
                 return true;
             }
         }

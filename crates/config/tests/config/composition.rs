@@ -206,6 +206,29 @@ fn lenient_groups_select_whether_listed_or_not() {
 }
 
 #[test]
+fn a_lenient_choice_may_come_before_the_option_that_lists_its_group() {
+    let tree = Tree::new(&[
+        ("default.yaml", "lr: 1\n"),
+        (
+            "shape/wide.yaml",
+            "# @package _global_\ndefaults:\n  - /model: small\n  - _self_\nmodel:\n  width: 9\n",
+        ),
+        ("model/small.yaml", "name: small\nwidth: 1\n"),
+        ("model/large.yaml", "name: large\nwidth: 2\n"),
+    ]);
+    let lenient = tree.composer().lenient_groups(true);
+    for arguments in [
+        ["model=large", "shape=wide"],
+        ["+model=large", "shape=wide"],
+        ["shape=wide", "model=large"],
+    ] {
+        let composed = lenient.compose(&arguments).map_err(|it| it.to_string());
+        let composed = yaml(&composed.expect("composed"));
+        assert_eq!(composed, "lr: 1\nmodel:\n  name: large\n  width: 9\n");
+    }
+}
+
+#[test]
 fn hydra_settings_work_and_can_be_overridden() {
     let composition = compose(
         YAML_TREE,

@@ -59,8 +59,10 @@ pub fn budget(
 impl Budget {
     fn of(events: &[Event]) -> Self {
         let places = places(events);
-        let (mut times, mut flops): (Vec<_>, Vec<_>) =
-            events.iter().map(|event| (event.length, event.flops)).unzip();
+        let (mut times, mut flops): (Vec<_>, Vec<_>) = events
+            .iter()
+            .map(|event| (event.length, event.flops))
+            .unzip();
         for (event, place) in events.iter().zip(&places) {
             if let ("kernel", Some(outer)) = (event.kind, place.kernel) {
                 times[outer] = times[outer].saturating_sub(event.length);
@@ -172,13 +174,21 @@ mod tests {
     fn operations_are_counted_by_the_step_of_another_device() {
         let one = ("kernel", "fused::linear", 1, 2, 7);
         let step = ("step", "step", 0, 10, 7);
-        let timed = [("kernel", "fused::linear", 1, 2, 0), ("step", "step", 0, 10, 0)];
-        let later = [("kernel", "fused::linear", 11, 12, 0), ("step", "step", 10, 20, 0)];
+        let timed = [
+            ("kernel", "fused::linear", 1, 2, 0),
+            ("step", "step", 0, 10, 0),
+        ];
+        let later = [
+            ("kernel", "fused::linear", 11, 12, 0),
+            ("step", "step", 10, 20, 0),
+        ];
         let timed = Budget::of(&events(&[timed, later].concat()));
         let of_both = timed.with_flops_of(&Budget::of(&events(&[one, step])));
         let cost = of_both.operations.values().next().unwrap();
         assert_eq!((cost.calls, cost.flops), (2, 14));
-        let again = [of_both.clone(), of_both.clone()].into_iter().sum::<Budget>();
+        let again = [of_both.clone(), of_both.clone()]
+            .into_iter()
+            .sum::<Budget>();
         let cost = again.operations.values().next().unwrap();
         assert_eq!((again.steps, cost.calls, cost.flops), (4, 4, 28));
     }
