@@ -8,10 +8,11 @@ use serde::Deserialize;
 pub(crate) struct BenchConfig {
     /// Steps, batches or texts that are made first and left out: they make buffers that later ones find.
     pub(crate) warmup: u64,
-    /// How many are measured at most, of which the median is told; null: as many as `seconds` has room for, but three of them.
+    /// How many are measured at most, of which the median is told; null: as many as `seconds` has room
+    /// for, and at least three.
     #[schemars(range(min = 1))]
     pub(crate) steps: Option<u64>,
-    /// Measuring ends with the first that ends later than this.
+    /// After this time no other is begun.
     #[schemars(range(min = 0.0))]
     pub(crate) seconds: f64,
     /// Of `generate`: tokens of the prompt.

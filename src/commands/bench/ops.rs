@@ -25,12 +25,12 @@ pub(super) fn measure(
 ) -> Result<Report, Failure> {
     let of_step = |job: &mut Job| {
         let (training, trainer) = (&mut job.training, &mut *job.trainer);
-        budget(training, trainer, &job.batches, 1)
+        budget(training, trainer, &job.batches)
     };
     let mut counting = Job::without_memory(to_count, composition)?;
-    let counted = of_step(&mut counting)?;
+    let counted = of_step(&mut counting)?.unwrap_or_default();
     let mut job = Job::new(setup, composition, device)?;
-    let made = samples(config, || Ok(Some(of_step(&mut job)?)))?;
+    let made = samples(config, || Ok(of_step(&mut job)?))?;
     let budget = made.into_iter().sum::<Budget>().with_flops_of(&counted);
 
     let steps = budget.steps as f64;

@@ -17,14 +17,19 @@ pub(super) fn samples<T>(
         once()?;
     }
     let begun = Instant::now();
-    let time = Duration::from_secs_f64(config.seconds.max(0.0));
-    let most = config.steps.unwrap_or(u64::MAX).max(1);
-    let fewest = if config.steps.is_some() { 1 } else { FEWEST };
+    let (fewest, most) = match config.steps {
+        Some(steps) => (1, steps),
+        None => (FEWEST, u64::MAX),
+    };
     let mut found = Vec::new();
-    while (found.len() as u64) < fewest || ((found.len() as u64) < most && begun.elapsed() < time) {
+    loop {
+        let count = found.len() as u64;
+        let is_late = begun.elapsed().as_secs_f64() >= config.seconds;
+        if count >= most || (is_late && count >= fewest) {
+            return Ok(found);
+        }
         found.extend(once()?);
     }
-    Ok(found)
 }
 
 /// The one in the middle by `key`, the lesser of two. `None` of none.

@@ -13,6 +13,7 @@ use tt_tensor::profile::{self, Event};
 
 use super::place::places;
 use crate::Trainer;
+use crate::bench::timed_step;
 use crate::error::Result;
 use crate::training::Training;
 
@@ -38,22 +39,20 @@ pub struct OperationCost {
     pub flops: u64,
 }
 
-/// Makes `steps` steps of `batches`, the micro-batches of each.
+/// Makes a step of `batches`, its micro-batches. `None` of one that was skipped, as it has taken less. Error: as of
+/// [`timed_step`].
 pub fn budget(
     training: &mut Training,
     trainer: &mut dyn Trainer,
     batches: &[Batch],
-    steps: u64,
-) -> Result<Budget> {
+) -> Result<Option<Budget>> {
     profile::begin(training.device)?;
-    let made = (0..steps).try_for_each(|_| {
-        let _span = profile::span("step", || "step");
-        trainer.train_step(training, batches).map(drop)
-    });
+    let span = profile::span("step", || "step");
+    let made = timed_step(training, trainer, batches);
+    drop(span);
     // Also after an error: nothing more is to be recorded.
     let events = profile::end();
-    made?;
-    Ok(Budget::of(&events))
+    Ok(made?.is_applied.then(|| Budget::of(&events)))
 }
 
 impl Budget {
