@@ -176,21 +176,23 @@ fn batches_are_loaded_with_workers_and_without_and_need_no_model() {
 #[test]
 fn data_that_ends_is_loaded_to_its_end() {
     let place = Place::new();
-    place.write("given.jsonl", "{\"text\": \"A text of a few words.\"}\n");
+    let row = "{\"text\": \"A text of a few words, and some more of them.\"}\n";
+    place.write("given.jsonl", &row.repeat(40));
     let args = [
         "bench",
         "loader",
         "data=jsonl",
         "data.path=given.jsonl",
         "trainer.num_epochs=1",
-        "data.num_val_blocks=0",
+        "data.num_val_blocks=1",
+        "data.sequence_length=16",
         "bench.warmup=0",
     ];
     place.run(&args).with_code(0).prints("all that there are");
     place
-        .run(&[&args[..], &["bench.warmup=9"]].concat())
+        .run(&[&args[..], &["bench.warmup=99"]].concat())
         .with_code(2)
-        .complains("the data ends with the 9 batches of bench.warmup");
+        .complains("the data ends with the 99 batches of bench.warmup");
 }
 
 #[test]

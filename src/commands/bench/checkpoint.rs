@@ -16,8 +16,7 @@ use tt_train::{StopFlag, TimedSave, timed_load, timed_save, timed_step};
 
 use super::config::BenchConfig;
 use super::job::Job;
-use super::ms;
-use super::report::Report;
+use super::report::{Report, ms};
 use super::samples::{median, samples};
 use crate::failure::Failure;
 use crate::setup::Setup;

@@ -19,7 +19,6 @@ mod samples;
 mod step;
 
 use std::process::ExitCode;
-use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 use tt_config::{Composition, Diagnostics};
@@ -198,8 +197,4 @@ fn heading(conditions: &Map<String, Value>) -> String {
         text("threads"),
         text("isa")
     )
-}
-
-fn ms(time: Duration) -> f64 {
-    time.as_secs_f64() * 1e3
 }

@@ -9,8 +9,7 @@ use tt_train::{Budget, OperationCost, budget};
 
 use super::config::BenchConfig;
 use super::job::Job;
-use super::ms;
-use super::report::Report;
+use super::report::{Report, ms};
 use super::samples::samples;
 use crate::failure::Failure;
 use crate::setup::Setup;

@@ -1,5 +1,7 @@
 //! What has been measured: lines for people, and one line of JSON for programs.
 
+use std::time::Duration;
+
 use serde_json::{Map, Value};
 use tt_report::{Column, Table};
 
@@ -33,4 +35,9 @@ impl Report {
         let own = self.table.iter().map(|own| format!("\n{own}"));
         table.to_string() + &own.collect::<String>()
     }
+}
+
+/// Milliseconds.
+pub(super) fn ms(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
 }

@@ -9,8 +9,7 @@ use tt_train::{TimedStep, measured_peak_flops, timed_step};
 
 use super::config::BenchConfig;
 use super::job::Job;
-use super::ms;
-use super::report::Report;
+use super::report::{Report, ms};
 use super::samples::{median, samples};
 use crate::failure::Failure;
 use crate::setup::Setup;
