@@ -207,7 +207,7 @@ pub(super) const FLAGS: &[Flag] = &[
         long: JSON,
         short: None,
         value: None,
-        about: "Print JSON: train its rows; also plan, bench, batch, diff, doctor, runs",
+        about: "JSON: train its rows; also plan, bench, batch, diff, doctor, runs",
         set: |args, _| {
             args.options.json = true;
             Ok(())
