@@ -4,11 +4,14 @@
 //! that its memory is its own; the others stand still meanwhile. Machines are noisy: what counts are the ratios of steps
 //! of one round. All sides must agree on the first losses, or nothing is compared.
 
+mod kind;
+mod machine;
+mod side;
+
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{BufRead, BufReader, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -17,76 +20,14 @@ use serde::Deserialize;
 use tt_report::{Column, Table};
 
 use crate::root;
+use kind::Kind;
+use side::{Side, WARMUP};
 
 /// What the Python sides need, of the versions that tests use.
 const PACKAGES: [&str; 5] = ["torch", "transformers", "peft", "safetensors", "numpy"];
 
-/// Steps that are not counted: compilers compile, buffers are made.
-const WARMUP: usize = 3;
-
 /// A pause between steps of two sides: worker threads of the one spin a little before they sleep.
 const PAUSE: Duration = Duration::from_millis(20);
-
-/// The product of glibc's settings that keep memory for reuse, as PyTorch's guides have it.
-const MALLOC: [(&str, &str); 2] = [
-    ("MALLOC_MMAP_THRESHOLD_", "4294967296"),
-    ("MALLOC_TRIM_THRESHOLD_", "17179869184"),
-];
-
-/// A side that can be asked for.
-struct Kind {
-    name: &'static str,
-    /// Arguments of `torch_side.py`; `None`: a side of `tt-benchmarks`.
-    torch: Option<&'static [&'static str]>,
-    tuned: bool,
-    is_bf16: bool,
-}
-
-impl Kind {
-    const fn rust(name: &'static str, is_bf16: bool) -> Self {
-        Self {
-            name,
-            torch: None,
-            tuned: false,
-            is_bf16,
-        }
-    }
-
-    const fn torch(
-        name: &'static str,
-        arguments: &'static [&'static str],
-        tuned: bool,
-        is_bf16: bool,
-    ) -> Self {
-        Self {
-            name,
-            torch: Some(arguments),
-            tuned,
-            is_bf16,
-        }
-    }
-}
-
-const KINDS: [Kind; 13] = [
-    Kind::rust("ours-f32", false),
-    Kind::rust("ours-bf16", true),
-    Kind::rust("ours-lora", false),
-    Kind::rust("candle", false),
-    Kind::torch("torch-f32", &[], false, false),
-    Kind::torch("torch-f32-malloc", &[], true, false),
-    Kind::torch("torch-f32-compile", &["compile"], true, false),
-    Kind::torch("torch-f32-checkpointing", &["checkpointing"], false, false),
-    Kind::torch("torch-lora", &["lora"], false, false),
-    Kind::torch("torch-bf16", &["bf16"], false, true),
-    Kind::torch("torch-bf16-malloc", &["bf16"], true, true),
-    Kind::torch("torch-bf16-compile", &["bf16", "compile"], true, true),
-    Kind::torch(
-        "torch-bf16-checkpointing",
-        &["bf16", "checkpointing"],
-        false,
-        true,
-    ),
-];
 
 /// What is compared.
 struct Request {
@@ -102,9 +43,11 @@ impl Request {
         let list = |text: &str| -> Vec<String> { text.split('/').map(str::to_owned).collect() };
         let mut request = Self {
             shapes: list("s/m/l"),
-            sides: ["ours-f32", "torch-f32", "ours-bf16", "torch-bf16", "candle"]
+            sides: ["ours-f32", "torch-f32", "ours-bf16", "candle"]
                 .into_iter()
-                .map(side)
+                // Without the instructions PyTorch takes fifteen times as long in bf16 as in f32.
+                .chain(machine::has_bf16().then_some("torch-bf16"))
+                .map(kind::named)
                 .collect::<Result<_>>()?,
             steps: 12,
             isa: None,
@@ -117,7 +60,7 @@ impl Request {
             match key {
                 "--shapes" => request.shapes = list(value),
                 "--sides" => {
-                    request.sides = value.split(',').map(side).collect::<Result<_>>()?;
+                    request.sides = value.split(',').map(kind::named).collect::<Result<_>>()?;
                 }
                 "--steps" => request.steps = value.parse().context("--steps")?,
                 "--isa" => request.isa = Some(value.to_owned()),
@@ -128,16 +71,6 @@ impl Request {
         ensure!(request.steps > 0, "--steps: at least 1");
         Ok(request)
     }
-}
-
-fn side(name: &str) -> Result<&'static Kind> {
-    KINDS
-        .iter()
-        .find(|kind| kind.name == name)
-        .with_context(|| {
-            let all: Vec<_> = KINDS.iter().map(|kind| kind.name).collect();
-            format!("`{name}`: no side; they are {}", all.join(", "))
-        })
 }
 
 /// Measures, prints and writes the table.
@@ -173,7 +106,7 @@ pub fn compare(arguments: &[&str]) -> Result<()> {
                 }
             };
             if kind.tuned {
-                command.envs(MALLOC);
+                command.envs(kind::MALLOC);
             }
             if let Some(isa) = &request.isa {
                 command.env("TT_ISA", isa);
@@ -198,7 +131,7 @@ pub fn compare(arguments: &[&str]) -> Result<()> {
     }
     let path = match request.out {
         Some(path) => path,
-        None => root().join(format!("benchmarks/peers-{}.md", today()?)),
+        None => root().join(format!("benchmarks/peers-{}.md", machine::today()?)),
     };
     fs::write(&path, text).with_context(|| path.display().to_string())?;
     println!("written to {}", path.display());
@@ -263,88 +196,6 @@ fn python() -> Result<PathBuf> {
         fs::write(complete, "")?;
     }
     Ok(python)
-}
-
-/// A process and what it said.
-struct Side {
-    kind: &'static Kind,
-    process: Child,
-    to: Option<ChildStdin>,
-    from: BufReader<ChildStdout>,
-    seconds: Vec<f64>,
-    losses: Vec<f64>,
-}
-
-#[derive(Deserialize)]
-struct Answer {
-    loss: f64,
-    seconds: f64,
-}
-
-impl Side {
-    /// Starts it and waits until it is ready.
-    fn start(kind: &'static Kind, mut command: Command) -> Result<Self> {
-        let mut process = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let to = process.stdin.take();
-        let from = BufReader::new(process.stdout.take().context("it is piped")?);
-        let mut side = Self {
-            kind,
-            process,
-            to,
-            from,
-            seconds: Vec::new(),
-            losses: Vec::new(),
-        };
-        let ready = side.line()?;
-        ensure!(
-            ready == "ready",
-            "said `{ready}` where `ready` was expected"
-        );
-        Ok(side)
-    }
-
-    fn line(&mut self) -> Result<String> {
-        let mut line = String::new();
-        ensure!(self.from.read_line(&mut line)? > 0, "it ended");
-        Ok(line.trim_end().to_owned())
-    }
-
-    fn step(&mut self) -> Result<()> {
-        let to = self.to.as_mut().context("it is piped")?;
-        writeln!(to, "step")?;
-        to.flush()?;
-        let line = self.line()?;
-        let answer: Answer = serde_json::from_str(&line).with_context(|| line.clone())?;
-        self.losses.push(answer.loss);
-        self.seconds.push(answer.seconds);
-        Ok(())
-    }
-
-    /// The most memory that it had resident, in bytes.
-    fn peak_rss_bytes(&self) -> Result<u64> {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.process.id()))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-        let kib: u64 = line
-            .and_then(|line| line.trim().strip_suffix(" kB"))
-            .context("no VmHWM")?
-            .parse()?;
-        Ok(kib * 1024)
-    }
-
-    /// Seconds of the counted steps.
-    fn counted(&self) -> &[f64] {
-        &self.seconds[WARMUP..]
-    }
-}
-
-impl Drop for Side {
-    fn drop(&mut self) {
-        drop(self.to.take());
-        let _ = self.process.wait();
-    }
 }
 
 /// Fails if the first three losses differ by more than rounding explains; adapters are drawn by each side, so that theirs
@@ -429,44 +280,20 @@ fn tokens(folder: &Path) -> Result<f64> {
     Ok(((bytes.len() - header) / 8) as f64)
 }
 
-fn today() -> Result<String> {
-    let date = Command::new("date").arg("+%Y-%m-%d").output()?;
-    Ok(String::from_utf8(date.stdout)?.trim().to_owned())
-}
-
 /// What was measured, where.
 fn heading(request: &Request, python: Option<&Path>) -> Result<String> {
-    let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let field = |name: &str| {
-        cpu.lines()
-            .find(|line| line.starts_with(name))
-            .and_then(|line| line.split_once(": "))
-            .map_or("", |(_, value)| value)
-    };
-    let flags: Vec<_> = field("flags")
-        .split(' ')
-        .filter(|flag| matches!(*flag, "avx2" | "avx512f" | "avx512_bf16" | "amx_bf16"))
-        .collect();
-    let versions = match python {
-        Some(python) => {
-            let asked = Command::new(python)
-                .args(["-c", "import torch, transformers; print(f'PyTorch {torch.__version__}, transformers {transformers.__version__}, {torch.get_num_threads()} threads')"])
-                .output()?;
-            String::from_utf8(asked.stdout)?.trim().to_owned()
-        }
-        None => "no PyTorch".to_owned(),
-    };
+    let versions = machine::versions(python)?;
     let isa = request.isa.as_deref().unwrap_or("the best there is");
     Ok(format!(
         "# Training steps, {date}\n\n\
          {name}, family {family}, model {model} ({flags}), {cores} cores; {versions}. Ours with TT_ISA: {isa}. Median of \
          {steps} steps after {WARMUP}, in turn; `of torch` is the median ratio to PyTorch eager in the same precision in the \
          same round. Written by `cargo xtask bench-peers`.\n",
-        date = today()?,
-        name = field("model name"),
-        family = field("cpu family"),
-        model = field("model\t"),
-        flags = flags.join(" "),
+        date = machine::today()?,
+        name = machine::cpu_field("model name"),
+        family = machine::cpu_field("cpu family"),
+        model = machine::cpu_field("model"),
+        flags = machine::cpu_flags().join(" "),
         cores = thread::available_parallelism()?,
         steps = request.steps,
     ))
