@@ -83,7 +83,22 @@ fn matmul(c: &mut Criterion) {
 }
 
 fn attention(c: &mut Criterion) {
-    let (batch, tokens, heads, kv_heads, head_dim) = (4, 256, 8, 4, 32);
+    // (batch, tokens, heads, key/value heads, head dim); the last is one row of a model with few key/value heads.
+    for (batch, tokens, heads, kv_heads, head_dim) in
+        [(4, 256, 8, 4, 32), (8, 256, 4, 2, 64), (1, 1024, 14, 2, 64)]
+    {
+        attention_of(c, batch, tokens, heads, kv_heads, head_dim);
+    }
+}
+
+fn attention_of(
+    c: &mut Criterion,
+    batch: usize,
+    tokens: usize,
+    heads: usize,
+    kv_heads: usize,
+    head_dim: usize,
+) {
     let p = AttentionParams {
         batch,
         queries: tokens,
@@ -102,7 +117,9 @@ fn attention(c: &mut Criterion) {
     let mut out = Operand::new(&[batch, tokens, heads, head_dim]);
     let mut lse = Operand::new(&[batch, heads, tokens]);
     let (mut dq, mut dk, mut dv) = (random(q.1.shape().elem_count()), k.0.clone(), v.0.clone());
-    let mut group = c.benchmark_group("attention 4x256, 8/4 heads of 32");
+    let mut group = c.benchmark_group(format!(
+        "attention {batch}x{tokens}, {heads}/{kv_heads} heads of {head_dim}"
+    ));
     group.bench_function("forward", |b| {
         b.iter(|| {
             CpuStorage::attention(

@@ -171,6 +171,22 @@ pub(crate) mod tests {
         results
     }
 
+    /// Makes it the one that this thread uses.
+    pub(crate) fn force(isa: Isa) {
+        FORCED.set(Some(isa));
+    }
+
+    /// Runs `f` once for every instruction set there is, of this processor or not; it may ask how work is cut, but run none.
+    pub(crate) fn with_cuts_of_each_isa<R>(f: impl Fn() -> R) -> Vec<R> {
+        let on = |isa: Isa| {
+            FORCED.set(Some(isa));
+            f()
+        };
+        let results = Isa::ALL.into_iter().map(on).collect();
+        FORCED.set(None);
+        results
+    }
+
     #[test]
     fn names_are_read_back_and_others_are_refused_with_the_names_there_are() {
         for isa in Isa::ALL {

@@ -1,15 +1,25 @@
 //! Work split over threads in ways that cannot show in the result.
 //!
-//! Pieces are cut by the size of the problem alone. A piece either writes outputs of its own, or a partial
-//! result into a slot of its own, combined afterwards in the order of the slots.
+//! A piece either writes outputs of its own, or a partial result into a slot of its own, combined afterwards in the order
+//! of the slots. Pieces with partial results are cut by the size of the problem alone; only cuts that change no
+//! sum look at the number of threads.
 
 use rayon::prelude::*;
 
 use crate::pool::scratch;
 
-/// Elements that one task of an elementwise kernel takes: small enough to balance, large enough to hide the
+/// Elements that one task of an elementwise kernel takes at most: small enough to balance, large enough to hide the
 /// cost of a task (about a microsecond).
 pub(crate) const GRAIN: usize = 16 * 1024;
+
+/// And at least, where there would be too few tasks for the threads.
+pub(crate) const MIN_GRAIN: usize = 1024;
+
+/// Tasks for each thread, at least, where there is enough to do: some threads are slower than others.
+const TASKS_PER_THREAD: usize = 4;
+
+/// Pieces, at least, that a kernel is cut into by its shape alone, where there is enough to do: tasks for 16 threads.
+pub(crate) const PIECES: usize = 16 * TASKS_PER_THREAD;
 
 /// Work that is not worth waking other threads for, in elements of an elementwise kernel: about 5 microseconds.
 const SERIAL: usize = 32 * 1024;
@@ -18,6 +28,10 @@ const SERIAL: usize = 32 * 1024;
 ///
 /// Not generic: rayon's machinery compiled once for all kernels and their types, not once for each, saves minutes.
 pub(crate) fn for_each(pieces: usize, work: usize, f: &(dyn Fn(usize) + Sync)) {
+    #[cfg(test)]
+    if tests::note(pieces, work) {
+        return;
+    }
     if is_serial(pieces, work) {
         (0..pieces).for_each(f);
     } else {
@@ -61,7 +75,17 @@ fn threads(pieces: usize, work: usize) -> usize {
 }
 
 fn is_serial(pieces: usize, work: usize) -> bool {
-    pieces <= 1 || work <= SERIAL
+    pieces <= 1 || is_small(work)
+}
+
+/// Whether one thread does the work, into however many pieces it is cut.
+pub(crate) fn is_small(work: usize) -> bool {
+    work <= SERIAL
+}
+
+/// Tasks that keep all threads busy.
+pub(crate) fn enough_tasks() -> usize {
+    TASKS_PER_THREAD * rayon::current_num_threads()
 }
 
 /// The work of as many multiplications and additions in a matrix product.
@@ -74,9 +98,14 @@ pub(crate) fn product_work(dims: &[usize]) -> usize {
 /// f32 elements of a cache line (or two): threads' scratch does not share one.
 const CACHE_LINE: usize = 32;
 
-/// Rows of `cols` elements that make one task of an elementwise kernel.
-pub(crate) fn rows_per_task(cols: usize) -> usize {
-    (GRAIN / cols.max(1)).max(1)
+/// Elements of each of at least `tasks` pieces of `len`, whole multiples of `unit` within the limits of a task.
+pub(crate) fn piece_len(len: usize, tasks: usize, unit: usize) -> usize {
+    (len / tasks / unit * unit).clamp(MIN_GRAIN, GRAIN)
+}
+
+/// Rows, of `rows` of `cols` elements, that make one task of an elementwise kernel.
+pub(crate) fn rows_per_task(rows: usize, cols: usize) -> usize {
+    (piece_len(rows * cols, enough_tasks(), 1) / cols.max(1)).max(1)
 }
 
 /// How `items` are cut for a reduction: at most `max_pieces` pieces of at least `min_items` each.
@@ -130,24 +159,79 @@ impl<T> Shared<T> {
     }
 }
 
+/// Elements that the pieces of [`elementwise`] are whole multiples of.
+const UNIT: usize = 64;
+
 /// `f(out, first)` on pieces of `out` that start at element `first`, on all threads.
 #[inline(always)]
 pub(crate) fn elementwise<T: Send>(out: &mut [T], f: impl Fn(&mut [T], usize) + Sync) {
+    let per_piece = piece_len(out.len(), enough_tasks(), UNIT);
+    elementwise_by(per_piece, out, f);
+}
+
+/// The same with pieces of `per_piece` elements.
+#[inline(always)]
+pub(crate) fn elementwise_by<T: Send>(
+    per_piece: usize,
+    out: &mut [T],
+    f: impl Fn(&mut [T], usize) + Sync,
+) {
     let len = out.len();
     let shared = Shared::new(out);
-    for_each(len.div_ceil(GRAIN), len, &|piece| {
-        let first = piece * GRAIN;
+    for_each(len.div_ceil(per_piece), len, &|piece| {
+        let first = piece * per_piece;
         // SAFETY: pieces do not overlap.
         f(
-            unsafe { shared.slice(first, GRAIN.min(len - first)) },
+            unsafe { shared.slice(first, per_piece.min(len - first)) },
             first,
         );
     });
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    use std::cell::RefCell;
+
     use super::*;
+    use crate::isa;
+
+    /// One call of [`for_each`].
+    #[derive(Clone, Copy, Debug)]
+    pub(crate) struct Call {
+        pub pieces: usize,
+        pub work: usize,
+    }
+
+    thread_local! {
+        static CALLS: RefCell<Option<Vec<Call>>> = const { RefCell::new(None) };
+    }
+
+    /// What `f` offers to `threads` threads. Its pieces are counted but not run, so that the largest shapes take no time;
+    /// what `f` does besides is done on memory that no piece has written.
+    pub(crate) fn calls_on(threads: usize, f: impl FnOnce() + Send) -> Vec<Call> {
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .build()
+            .unwrap();
+        let isa = isa::in_use();
+        pool.install(|| {
+            isa::tests::force(isa);
+            CALLS.set(Some(Vec::new()));
+            f();
+            CALLS.take().unwrap()
+        })
+    }
+
+    /// Whether the call was counted instead.
+    pub(super) fn note(pieces: usize, work: usize) -> bool {
+        CALLS.with_borrow_mut(|calls| match calls {
+            Some(calls) => {
+                calls.push(Call { pieces, work });
+                true
+            }
+            None => false,
+        })
+    }
 
     #[test]
     fn a_cut_covers_all_items_within_its_limits() {

@@ -10,15 +10,19 @@
 //! 1. per block of the vocabulary: `logits = weight . hidden^T`, and each row's max and sum of exponentials in the block;
 //!    then, over the blocks in order, each row's `lse` and loss;
 //! 2. per block: logits become their gradients, `dweight += dlogits . hidden`;
-//! 3. per tile: `dhidden = dlogits^T . weight`, summed over parts of the vocabulary.
+//! 3. per tile: `dhidden = dlogits^T . weight`, summed over parts of the vocabulary, where a chunk has few tiles by several
+//!    tasks, whose sums are added in order.
 //!
 //! Scratch: the logits of a chunk, up to 8 Mi (fewer than 128 rows only if the vocabulary exceeds 64 Ki).
-//! Numeric notes: logits are f32, the max subtracted; the sum of losses in f64. Blocks and chunks depend on the shape alone.
+//! Numeric notes: logits are f32, the max subtracted; the sum of losses in f64. Blocks, ranges and chunks depend on the shape
+//! alone.
 //! Reference: [`crate::reference::linear_cross_entropy`].
 
 use candle_core::DType;
 
-use super::matmul::{Matrix, Target, multiply, multiply_len, pack, pack_len, store};
+use super::matmul::{
+    Matrix, Target, most_tiles, multiply, multiply_len, pack, pack_len, pack_on_all_threads, tiles,
+};
 use crate::element::Element;
 use crate::par::{self, Shared};
 use crate::pool::{Scratch, carve, scratch};
@@ -51,10 +55,10 @@ pub(crate) fn linear<T: Element, W: Element>(
     mut dhidden: Option<&mut [T]>,
     mut dweight: Option<&mut [f32]>,
 ) -> [f32; 3] {
-    if let Some(dweight) = &mut dweight {
-        super::elementwise::fill(dweight, 0.0);
-    }
     if labels.is_empty() {
+        if let Some(dweight) = dweight {
+            super::elementwise::fill(dweight, 0.0);
+        }
         return [0.0; 3];
     }
     let vocab = weight.len().checked_div(dim).unwrap_or(0);
@@ -75,7 +79,8 @@ pub(crate) fn linear<T: Element, W: Element>(
         let (mut logits, stats) = chunk.logits();
         let lse = chunk.losses(&logits, &stats, &mut totals);
         if dhidden.is_some() || dweight.is_some() {
-            chunk.logits_backward(&mut logits, &lse, dweight.as_deref_mut());
+            let write = assign_if(first == 0);
+            chunk.logits_backward(&mut logits, &lse, dweight.as_deref_mut(), write);
         }
         if let Some(dhidden) = &mut dhidden {
             chunk.hidden_backward(&logits, &mut dhidden[first * dim..][..rows * dim]);
@@ -111,17 +116,21 @@ pub(crate) fn linear_scratch(
         let product = multiply_len(hidden, weight, DType::F32, 1, (BLOCK, dim, padded));
         let packed = pack_len(hidden, dim, rows);
         let first = vec![packed, logits, stats, with(blocks, product)];
-        if !backward {
-            return [first, Vec::new(), Vec::new()];
-        }
         let held = [logits, stats, padded];
+        let joined = 3 * Joints::new(rows, vocab).ranges * padded;
+        let losses = [&held[..], &[joined]].concat();
+        if !backward {
+            return [first, losses, Vec::new(), Vec::new()];
+        }
         let packed = pack_len(hidden, rows, dim);
         let product = multiply_len(hidden, DType::F32, DType::F32, 1, (BLOCK, rows, dim));
         let second = [2 * padded, packed, with(blocks, product)];
-        let tiles = Tiles::new(rows, dim);
-        let third = [with(tiles.count(), tiles.scratch_len(hidden))];
+        let tiles = Tiles::new(hidden, rows, vocab, dim);
+        let sums = tiles.ranges * rows * dim;
+        let third = [sums, with(tiles.count(), tiles.scratch_len(hidden))];
         [
             first,
+            losses,
             [&held[..], &second].concat(),
             [&held[..], &third].concat(),
         ]
@@ -129,8 +138,31 @@ pub(crate) fn linear_scratch(
     moments.into_iter().flatten().collect()
 }
 
-/// How the gradient of a chunk of hidden states is cut.
+/// How the blocks' statistics of a chunk are joined: ranges of blocks, for [`LANES`] rows a task.
+struct Joints {
+    along_rows: usize,
+    blocks: usize,
+    ranges: usize,
+}
+
+impl Joints {
+    fn new(rows: usize, vocab: usize) -> Self {
+        let along_rows = rows.div_ceil(LANES);
+        let (blocks, ranges) = par::cut(blocks(vocab), 1, par::PIECES.div_ceil(along_rows));
+        Self {
+            along_rows,
+            blocks,
+            ranges,
+        }
+    }
+}
+
+/// How the gradient of a chunk of hidden states is cut. Only tiles follow the number of threads.
 struct Tiles {
+    /// Of the vocabulary, each with sums of its own: more than one only where the tiles alone would be too few.
+    ranges: usize,
+    /// Rows of the head of a range, whole parts.
+    vocab: usize,
     rows: usize,
     cols: usize,
     along_rows: usize,
@@ -138,26 +170,32 @@ struct Tiles {
 }
 
 impl Tiles {
-    fn new(rows: usize, dim: usize) -> Self {
-        let cols = 256;
-        let (rows, along_rows) = par::cut(rows, 96, 4);
+    fn new(hidden: DType, rows: usize, vocab: usize, dim: usize) -> Self {
+        let most = par::PIECES.div_ceil(most_tiles(rows, dim).max(1));
+        let (parts, ranges) = par::cut(vocab.div_ceil(PART), 1, most);
+        // A tile packs its part of the head for its own rows, so these are not few.
+        let largest = (par::cut(rows, 96, 4).0, 256);
+        let enough = par::enough_tasks();
+        let (tile_rows, cols) = tiles(hidden, ranges, (rows, dim), largest, enough);
         Self {
-            rows,
+            ranges,
+            vocab: parts * PART,
+            rows: tile_rows,
             cols,
-            along_rows,
+            along_rows: rows.div_ceil(tile_rows),
             along_cols: dim.div_ceil(cols),
         }
     }
 
     fn count(&self) -> usize {
-        self.along_rows * self.along_cols
+        self.ranges * self.along_rows * self.along_cols
     }
 
-    /// Scratch of a tile: its sums, its part of the head, and that of the product.
+    /// Scratch of a tile: its part of the head, and that of the product.
     fn scratch_len(&self, hidden: DType) -> usize {
         let shape = (self.rows, PART, self.cols);
         let product = multiply_len(hidden, DType::F32, DType::F32, LANES, shape);
-        self.rows * self.cols + self.pack_len(hidden) + product
+        self.pack_len(hidden) + product
     }
 
     fn pack_len(&self, hidden: DType) -> usize {
@@ -192,7 +230,7 @@ impl<T: Element, W: Element> Chunk<'_, T, W> {
         let rows = self.labels.len();
         let mut packed = scratch(pack_len(T::DTYPE, dim, rows));
         let hidden_t = Matrix::rows(self.hidden, dim).t();
-        let hidden_t = pack::<T, T>(hidden_t, dim, rows, &mut packed);
+        let hidden_t = pack_on_all_threads::<T, T>(hidden_t, dim, rows, &mut packed);
         let mut logits = scratch(self.vocab * padded);
         let mut stats = scratch(blocks(self.vocab) * 3 * padded);
         let (shared_logits, shared_stats) = (Shared::new(&mut logits), Shared::new(&mut stats));
@@ -224,43 +262,60 @@ impl<T: Element, W: Element> Chunk<'_, T, W> {
         (logits, stats)
     }
 
+    /// Statistics of ranges of blocks, `[ranges, 3, padded]`.
+    fn joined(&self, stats: &[f32]) -> Scratch {
+        let padded = self.padded;
+        let joints = Joints::new(self.labels.len(), self.vocab);
+        let mut joined = scratch(joints.ranges * 3 * padded);
+        let out = Shared::new(&mut joined);
+        let work = 4 * stats.len() / 3; // an exponential for each block and row
+        par::for_each(joints.ranges * joints.along_rows, work, &|task| {
+            let (range, row) = (task / joints.along_rows, task % joints.along_rows * LANES);
+            let from = range * joints.blocks * 3 * padded;
+            let to = stats.len().min(from + joints.blocks * 3 * padded);
+            for (i, values) in join(&stats[from..to], padded, row).iter().enumerate() {
+                // SAFETY: tasks have rows of a range of their own.
+                let out = unsafe { out.slice((range * 3 + i) * padded + row, LANES) };
+                out.copy_from_slice(values);
+            }
+        });
+        joined
+    }
+
     /// Joins the blocks' statistics, adds to the totals, and returns each row's `lse`.
     fn losses(&self, logits: &[f32], stats: &[f32], totals: &mut [f64; 3]) -> Scratch {
         let padded = self.padded;
         let smoothing = self.params.label_smoothing as f64;
         let mut all_lse = scratch(padded);
         all_lse.fill(f32::INFINITY); // padding and ignored rows: every probability is 0
-        for (r, &label) in self.labels.iter().enumerate() {
-            if label == self.params.ignore_index {
-                continue;
+        let joined = self.joined(stats);
+        for (first, labels) in (0..).step_by(LANES).zip(self.labels.chunks(LANES)) {
+            let [max, exp_sum, sum] = join(&joined, padded, first);
+            for (i, &label) in labels.iter().enumerate() {
+                if label == self.params.ignore_index {
+                    continue;
+                }
+                let lse = max[i] as f64 + (exp_sum[i] as f64).ln();
+                let mean = sum[i] as f64 / self.vocab as f64;
+                let target = logits[label as usize * padded + first + i] as f64;
+                totals[0] += lse - (1.0 - smoothing) * target - smoothing * mean
+                    + self.params.z_loss as f64 * lse * lse;
+                totals[1] += 1.0;
+                totals[2] += lse * lse;
+                all_lse[first + i] = lse as f32;
             }
-            let blocks = || {
-                stats[r..]
-                    .chunks(3 * padded)
-                    .map(|s| (s[0], s[padded], s[2 * padded]))
-            };
-            let max = blocks()
-                .map(|(max, ..)| max)
-                .fold(f32::NEG_INFINITY, f32::max);
-            let exp_sum: f64 = blocks()
-                .map(|(block_max, sum, _)| {
-                    (sum * simd::exp::<simd::Generic>(block_max - max)) as f64
-                })
-                .sum();
-            let lse = max as f64 + exp_sum.ln();
-            let mean = blocks().map(|(.., sum)| sum as f64).sum::<f64>() / self.vocab as f64;
-            let target = logits[label as usize * padded + r] as f64;
-            totals[0] += lse - (1.0 - smoothing) * target - smoothing * mean
-                + self.params.z_loss as f64 * lse * lse;
-            totals[1] += 1.0;
-            totals[2] += lse * lse;
-            all_lse[r] = lse as f32;
         }
         all_lse
     }
 
-    /// Phase 2: logits become their gradients; `dweight` grows by this chunk's share.
-    fn logits_backward(&self, logits: &mut [f32], lse: &[f32], dweight: Option<&mut [f32]>) {
+    /// Phase 2: logits become their gradients; `dweight` becomes this chunk's share, or grows by it.
+    fn logits_backward(
+        &self,
+        logits: &mut [f32],
+        lse: &[f32],
+        dweight: Option<&mut [f32]>,
+        write: Write,
+    ) {
         let &Self {
             params,
             grad_scale,
@@ -287,8 +342,8 @@ impl<T: Element, W: Element> Chunk<'_, T, W> {
         } else {
             0
         });
-        let hidden =
-            asked.then(|| pack::<T, T>(Matrix::rows(self.hidden, dim), rows, dim, &mut packed));
+        let hidden = Matrix::rows(self.hidden, dim);
+        let hidden = asked.then(|| pack_on_all_threads::<T, T>(hidden, rows, dim, &mut packed));
         let product_len = multiply_len(T::DTYPE, DType::F32, DType::F32, 1, (BLOCK, rows, dim));
         let shared_logits = Shared::new(logits);
         let shared_dweight = dweight.map(Shared::new);
@@ -316,9 +371,8 @@ impl<T: Element, W: Element> Chunk<'_, T, W> {
                     };
                     let (shape, dlogits) =
                         ((range.len(), rows, dim), Matrix::rows(&*logits, padded));
-                    let add = Write::Accumulate;
                     // SAFETY: blocks have rows of the head of their own.
-                    unsafe { multiply::<T, f32, f32>(shape, dlogits, hidden, to, add, product) };
+                    unsafe { multiply::<T, f32, f32>(shape, dlogits, hidden, to, write, product) };
                 }
             },
         );
@@ -326,35 +380,82 @@ impl<T: Element, W: Element> Chunk<'_, T, W> {
 
     /// Phase 3.
     fn hidden_backward(&self, dlogits: &[f32], dhidden: &mut [T]) {
-        let &Self {
-            dim, padded, vocab, ..
-        } = self;
+        let &Self { dim, padded, .. } = self;
         let rows = self.labels.len();
-        let (tiles, out) = (Tiles::new(rows, dim), Shared::new(dhidden));
+        let tiles = Tiles::new(T::DTYPE, rows, self.vocab, dim);
+        let mut sums = scratch(tiles.ranges * rows * dim); // [ranges, rows, D]
+        let out = Shared::new(&mut sums);
         let len = tiles.scratch_len(T::DTYPE);
-        par::for_each_with(tiles.count(), self.work(), len, &|tile, mut scratch| {
+        par::for_each_with(tiles.count(), self.work(), len, &|task, mut scratch| {
+            let (range, tile) = (task % tiles.ranges, task / tiles.ranges);
             let row = tile % tiles.along_rows * tiles.rows;
             let col = tile / tiles.along_rows * tiles.cols;
-            let (rows, cols) = (tiles.rows.min(rows - row), tiles.cols.min(dim - col));
-            let sums = carve(&mut scratch, rows * cols);
+            let vocab = range * tiles.vocab..self.vocab.min((range + 1) * tiles.vocab);
+            let (rows_of_tile, cols) = (tiles.rows.min(rows - row), tiles.cols.min(dim - col));
             let packed = carve(&mut scratch, tiles.pack_len(T::DTYPE));
-            sums.fill(0.0);
-            for first in (0..vocab).step_by(PART) {
-                let part = PART.min(vocab - first);
+            for first in vocab.clone().step_by(PART) {
+                let part = PART.min(vocab.end - first);
                 let dlogits = Matrix::rows(dlogits, padded).from(first, row).t();
                 let weight = Matrix::rows(self.weight, dim).from(first, col);
                 let weight = pack::<T, W>(weight, part, cols, packed);
-                let to = Target::rows(sums, cols);
-                let (shape, add) = ((rows, part, cols), Write::Accumulate);
-                // SAFETY: the sums are this task's own.
-                unsafe { multiply::<T, f32, f32>(shape, dlogits, weight, to, add, scratch) };
-            }
-            for (r, sums) in sums.chunks_exact(cols).enumerate() {
-                // SAFETY: tiles are disjoint.
-                let out = unsafe { out.slice((row + r) * dim + col, cols) };
-                store(sums, out, Write::Assign);
+                let to = Target {
+                    out,
+                    at: (range * rows + row) * dim + col,
+                    row_stride: dim,
+                };
+                let shape = (rows_of_tile, part, cols);
+                let write = assign_if(first == vocab.start);
+                // SAFETY: tiles of ranges are disjoint.
+                unsafe { multiply::<T, f32, f32>(shape, dlogits, weight, to, write, scratch) };
             }
         });
+        par::elementwise(dhidden, |dhidden, first| {
+            let (of_first, others) = sums.split_at(rows * dim);
+            add_ranges(&of_first[first..], others, rows * dim, first, dhidden);
+        });
+    }
+}
+
+/// What the first of several that are summed does.
+fn assign_if(is_first: bool) -> Write {
+    if is_first {
+        Write::Assign
+    } else {
+        Write::Accumulate
+    }
+}
+
+vectorize! {
+    /// `out = sum` and, from `first` on, those of the other ranges, each `len` long, in order.
+    fn add_ranges<T: Element>(sum: &[f32], others: &[f32], len: usize, first: usize, out: &mut [T]) {
+        for (i, (out, sum)) in out.iter_mut().zip(sum).enumerate() {
+            let mut sum = *sum;
+            for range in 0..others.len() / len {
+                sum += others[range * len + first + i];
+            }
+            *out = T::round(sum);
+        }
+    }
+}
+
+vectorize! {
+    /// The statistics of several blocks as those of one, for [`LANES`] rows from `row` on; sums in f64, rounded once.
+    fn join(stats: &[f32], padded: usize, row: usize) -> [[f32; LANES]; 3] {
+        let mut max = [f32::NEG_INFINITY; LANES];
+        for stats in stats.chunks_exact(3 * padded) {
+            for (max, of_block) in max.iter_mut().zip(&stats[row..][..LANES]) {
+                *max = if *of_block > *max { *of_block } else { *max };
+            }
+        }
+        let (mut exp_sum, mut sum) = ([0.0f64; LANES], [0.0f64; LANES]);
+        for stats in stats.chunks_exact(3 * padded) {
+            let [of_max, of_exp_sum, of_sum] = [0, padded, 2 * padded].map(|at| &stats[at + row..][..LANES]);
+            for i in 0..LANES {
+                exp_sum[i] += (of_exp_sum[i] * simd::exp::<F>(of_max[i] - max[i])) as f64;
+                sum[i] += of_sum[i] as f64;
+            }
+        }
+        [max, exp_sum.map(|x| x as f32), sum.map(|x| x as f32)]
     }
 }
 

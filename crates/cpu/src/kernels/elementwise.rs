@@ -2,7 +2,7 @@
 //!
 //! Layouts: dense f32, bf16 or f16, in any mix. Each element is one rounding of the exact result of widened
 //! operands (`axpy` uses a fused multiply-add), or one of f32 and one of the output's type.
-//! Bound by memory: one task per 16 Ki elements, nothing else to gain.
+//! Bound by memory: one task per 16 Ki elements or, for many threads, fewer; nothing else to gain.
 
 use crate::element::Element;
 use crate::par::{self, Shared};
@@ -31,8 +31,11 @@ pub(crate) fn axpy<X: Element, O: Element>(alpha: f32, x: &[X], out: &mut [O]) {
     });
 }
 
-/// `out *= factor`.
+/// `out *= factor`. By 1 nothing is read or written: gradients that are computed with the loss are most often scaled so.
 pub(crate) fn scale<T: Element>(out: &mut [T], factor: f32) {
+    if factor == 1.0 {
+        return;
+    }
     par::elementwise(out, |out, _| scale_piece(out, factor));
 }
 
@@ -41,7 +44,8 @@ pub(crate) fn broadcast_row<X: Element, O: Element>(row: &[X], out: &mut [O]) {
     if row.is_empty() {
         return;
     }
-    let (len, per_task) = (out.len(), row.len() * par::rows_per_task(row.len()));
+    let (len, cols) = (out.len(), row.len());
+    let per_task = cols * par::rows_per_task(len / cols, cols);
     let out = Shared::new(out);
     par::for_each(len.div_ceil(per_task), len, &|task| {
         let first = task * per_task;

@@ -11,6 +11,8 @@ pub(crate) mod reduce;
 pub(crate) mod rms_norm;
 pub(crate) mod rope;
 pub(crate) mod swiglu;
+#[cfg(test)]
+mod task_counts;
 
 #[cfg(test)]
 mod tests {

@@ -47,11 +47,13 @@ pub(crate) fn step(
         });
         return None;
     }
-    let mut partials = vec![[0.0; 3]; param.len().div_ceil(par::GRAIN)];
+    // By the shape alone: sums are of pieces.
+    let per_piece = par::piece_len(param.len(), par::PIECES, BLOCK);
+    let mut partials = vec![[0.0; 3]; param.len().div_ceil(per_piece)];
     let shared = Shared::new(&mut partials);
-    par::elementwise(param, |param, first| {
+    par::elementwise_by(per_piece, param, |param, first| {
         // SAFETY: each piece has sums of its own.
-        let sums = unsafe { &mut shared.slice(first / par::GRAIN, 1)[0] };
+        let sums = unsafe { &mut shared.slice(first / per_piece, 1)[0] };
         let mut buffers = Buffers::default();
         for (i, block) in param.chunks_mut(BLOCK).enumerate() {
             let start = first + i * BLOCK;

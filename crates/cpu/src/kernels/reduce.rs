@@ -31,7 +31,7 @@ pub(crate) fn sum_rows<T: Element>(x: &[T], out: &mut [f32], write: Write) {
 
 /// Rows a piece, and pieces.
 fn pieces_of(rows: usize) -> (usize, usize) {
-    par::cut(rows, 32, 64)
+    par::cut(rows, 16, par::PIECES)
 }
 
 /// Elements of scratch that [`sum_rows`] takes.
@@ -51,7 +51,7 @@ pub(crate) fn combine(partials: &[f32], out: &mut [f32], write: Write) {
 
 vectorize! {
     /// Adds every row of `rows` to `sums`, top to bottom.
-    fn add_rows<T: Element>(rows: &[T], sums: &mut [f32]) {
+    pub(crate) fn add_rows<T: Element>(rows: &[T], sums: &mut [f32]) {
         for row in rows.chunks_exact(sums.len()) {
             for (sum, x) in sums.iter_mut().zip(row) {
                 *sum += x.widen();
@@ -63,7 +63,8 @@ vectorize! {
 pub(crate) fn sum_squares(x: &[f32]) -> f32 {
     const MAX_PIECES: usize = 256;
     let mut partials = [0.0f64; MAX_PIECES];
-    let (per_piece, pieces) = par::cut(x.len(), 16 * 1024, MAX_PIECES);
+    let least = par::piece_len(x.len(), par::PIECES, LANES);
+    let (per_piece, pieces) = par::cut(x.len(), least, MAX_PIECES);
     let shared = par::Shared::new(&mut partials);
     par::for_each(pieces, x.len(), &|piece| {
         let first = piece * per_piece;

@@ -22,7 +22,7 @@ pub(crate) fn forward<X: Element, Y: Element>(
     inv_rms: &mut [f32],
 ) {
     let (dim, rows) = (weight.len(), inv_rms.len());
-    let per_task = par::rows_per_task(dim);
+    let per_task = par::rows_per_task(rows, dim);
     let (y, inv_rms) = (Shared::new(y), Shared::new(inv_rms));
     par::for_each(rows.div_ceil(per_task), x.len(), &|task| {
         let first = task * per_task;
@@ -36,7 +36,7 @@ pub(crate) fn forward<X: Element, Y: Element>(
 
 /// Rows a piece of the backward pass, and pieces.
 fn pieces_of(rows: usize) -> (usize, usize) {
-    par::cut(rows, 16, 64)
+    par::cut(rows, 16, par::PIECES)
 }
 
 /// Elements of scratch that [`backward`] takes.

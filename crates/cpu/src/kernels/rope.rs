@@ -28,7 +28,7 @@ pub(crate) fn rotate<T: Element>(
     let head_stride = x.head_stride();
     let row_len = heads * dim;
     let rows = batch * tokens;
-    let per_task = par::rows_per_task(row_len);
+    let per_task = par::rows_per_task(rows, row_len);
     let sign = if inverse { -1.0 } else { 1.0 };
     let y = Shared::new(y);
     par::for_each(rows.div_ceil(per_task), rows * row_len, &|task| {

@@ -206,6 +206,28 @@ fn segments_do_not_see_each_other() -> Result<()> {
     Ok(())
 }
 
+/// Enough keys that the backward pass is cut into ranges of them, each with heads of its own.
+#[test]
+fn ranges_of_keys_add_up() -> Result<()> {
+    for (queries, keys) in [(400, 400), (360, 500), (500, 330)] {
+        for causal in [true, false] {
+            for window in [None, Some(1), Some(100)] {
+                let p = AttentionParams {
+                    causal,
+                    window,
+                    ..attention_params((1, queries, keys), (3, 1, 20))
+                };
+                check(p, None)?;
+            }
+        }
+    }
+    let segments: Vec<u32> = (0..400).map(|i| i / 150).collect();
+    check(
+        attention_params((1, 400, 400), (4, 2, 32)),
+        Some((segments.clone(), segments)),
+    )
+}
+
 #[test]
 fn queries_whose_segment_has_no_key_give_zeros() -> Result<()> {
     let queries: Vec<u32> = (0..130).map(|i| if i % 3 == 0 { 99 } else { 1 }).collect();

@@ -60,8 +60,8 @@ fn everything(dtype: DType) -> Result<Vec<Vec<u32>>> {
 
     let p = AttentionParams {
         batch: 2,
-        queries: 200,
-        keys: 230,
+        queries: 330,
+        keys: 350,
         heads: 4,
         kv_heads: 2,
         head_dim: 32,
@@ -70,10 +70,10 @@ fn everything(dtype: DType) -> Result<Vec<Vec<u32>>> {
         window: Some(150),
     };
     let dims = |tokens: usize, heads: usize| (p.batch, tokens, heads, p.head_dim);
-    let q = Operand::of(dtype, random(2 * 200 * 128, 5), dims(200, 4));
-    let key = Operand::of(dtype, random(2 * 230 * 64, 6), dims(230, 2));
-    let value = Operand::of(dtype, random(2 * 230 * 64, 7), dims(230, 2));
-    let (mut out, mut lse) = (zeros_of(dtype, 2 * 200 * 128), zeros(2 * 4 * 200));
+    let q = Operand::of(dtype, random(2 * 330 * 128, 5), dims(330, 4));
+    let key = Operand::of(dtype, random(2 * 350 * 64, 6), dims(350, 2));
+    let value = Operand::of(dtype, random(2 * 350 * 64, 7), dims(350, 2));
+    let (mut out, mut lse) = (zeros_of(dtype, 2 * 330 * 128), zeros(2 * 4 * 330));
     CpuStorage::attention(
         &p,
         q.view(),
@@ -85,14 +85,14 @@ fn everything(dtype: DType) -> Result<Vec<Vec<u32>>> {
     )?;
     let out = Operand {
         storage: out,
-        layout: Layout::contiguous(dims(200, 4)),
+        layout: Layout::contiguous(dims(330, 4)),
     };
     let lse = Operand {
         storage: lse,
-        layout: Layout::contiguous(2 * 4 * 200),
+        layout: Layout::contiguous(2 * 4 * 330),
     };
     let [mut dq, mut dk, mut dv] =
-        [2 * 200 * 128, 2 * 230 * 64, 2 * 230 * 64].map(|len| zeros_of(dtype, len));
+        [2 * 330 * 128, 2 * 350 * 64, 2 * 350 * 64].map(|len| zeros_of(dtype, len));
     CpuStorage::attention_backward(
         &p,
         q.view(),

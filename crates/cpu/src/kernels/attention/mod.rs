@@ -11,11 +11,12 @@
 //! Numeric notes: scores, softmax and sums are f32; the running maximum is subtracted before exp. With 16-bit operands
 //! probabilities and gradients of scores are rounded to their type for the products they enter. The backward pass
 //! recomputes probabilities from `lse` and uses `delta = dout . out`. Fixed blocks, each output summed by one
-//! task in order, and rounded once.
+//! task in order, or the sums of several tasks in order ([`cut`]), and rounded once.
 //! Reference: [`crate::reference::attention`].
 //! Source: Milakov and Gimelshein 2018, arXiv:1805.02867 (online softmax); Dao 2023, arXiv:2307.08691 (blocks).
 
 mod backward;
+mod cut;
 mod forward;
 
 pub(crate) use backward::{Saved, backward, backward_scratch};
@@ -69,21 +70,26 @@ impl QueryBlock {
         p.keys as isize - p.queries as isize
     }
 
-    /// The blocks of keys that some query of this block may see by position, as (first key, keys).
-    fn key_blocks(&self, p: &AttentionParams) -> impl Iterator<Item = (usize, usize)> + use<> {
+    /// The keys that some query of this block may see by position, from the beginning of a block of keys on.
+    fn key_range(&self, p: &AttentionParams) -> std::ops::Range<usize> {
         let first_position = self.first as isize + QueryBlock::offset(p);
         let last_position = first_position + self.rows as isize - 1;
-        let keys = p.keys;
         let end = if p.causal {
-            (last_position + 1).clamp(0, keys as isize)
+            (last_position + 1).clamp(0, p.keys as isize)
         } else {
-            keys as isize
+            p.keys as isize
         };
         let start = match p.window {
             Some(window) => (first_position + 1).saturating_sub_unsigned(window).max(0),
             None => 0,
         };
-        (start as usize / KEYS * KEYS..end as usize)
+        start as usize / KEYS * KEYS..end as usize
+    }
+
+    /// The blocks of these, as (first key, keys).
+    fn key_blocks(&self, p: &AttentionParams) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let keys = p.keys;
+        self.key_range(p)
             .step_by(KEYS)
             .map(move |first| (first, KEYS.min(keys - first)))
     }

@@ -25,8 +25,8 @@ mod tile;
 
 use tile::Left;
 pub(crate) use tile::{
-    Matrix, Packed, Target, multiply, multiply_len, pack, pack_len, pack_or_read, pack_or_read_len,
-    store,
+    Matrix, Packed, Target, multiply, multiply_len, pack, pack_len, pack_on_all_threads,
+    pack_or_read, pack_or_read_len, store,
 };
 
 use candle_core::DType;
@@ -66,7 +66,7 @@ pub(crate) fn batched<A: Element, B: Element, O: Element>(
         .map(|memory| tile::pack_left_on_all_threads::<A>(a0, m, k, memory));
     let packed_b = b_memory
         .as_mut()
-        .map(|memory| tile::pack_on_all_threads::<A, B>(b0, k, n, memory));
+        .map(|memory| pack_on_all_threads::<A, B>(b0, k, n, memory));
     let tiles = plan.tiles();
     let shared = Shared::new(out);
     let work = par::product_work(&[batches, m, k, n]);
@@ -161,6 +161,39 @@ const SMALL: (usize, usize) = (48, 64);
 /// Tiles for each thread, at least, if there are so many of the smallest: some threads are slower than others.
 const TILES_PER_THREAD: usize = 8;
 
+/// Rows and columns of the tiles of an output `[m, n]`: the largest of at most `largest` of which `batches` such outputs have
+/// `enough`, or the smallest. Of whole register tiles and panels for products in `c`.
+pub(crate) fn tiles(
+    c: DType,
+    batches: usize,
+    (m, n): (usize, usize),
+    largest: (usize, usize),
+    enough: usize,
+) -> (usize, usize) {
+    let (mut rows, mut cols) = largest;
+    while batches * m.div_ceil(rows) * n.div_ceil(cols) < enough {
+        if cols > SMALL.1 {
+            cols /= 2;
+        } else if rows > SMALL.0 {
+            rows = (rows / 2).max(SMALL.0);
+        } else {
+            break;
+        }
+    }
+    // Equal tiles: an uneven rest would be one thread's idle time.
+    let equal =
+        |all: usize, most: usize, unit| all.div_ceil(all.div_ceil(most)).next_multiple_of(unit);
+    (
+        equal(m, rows, micro::ROWS),
+        equal(n, cols, tile::panel_cols(c)),
+    )
+}
+
+/// How many tiles an output `[m, n]` has at most.
+pub(crate) fn most_tiles(m: usize, n: usize) -> usize {
+    m.div_ceil(SMALL.0) * n.div_ceil(SMALL.1)
+}
+
 impl Plan {
     fn new(
         types: [DType; 3],
@@ -172,22 +205,9 @@ impl Plan {
         let [a, b, _] = types;
         let packs_b = m > FEW_ROWS || !tile::is_packed(a, b, b_col_stride, n);
         let dots = m <= 4 && b_row_stride == 1 && b_col_stride != 1 && a_col_stride == 1;
-        let (mut tile_rows, mut tile_cols) = if dots { (m, SMALL.1) } else { LARGE };
+        let largest = if dots { (m, SMALL.1) } else { LARGE };
         let enough = TILES_PER_THREAD * rayon::current_num_threads();
-        while batches * m.div_ceil(tile_rows) * n.div_ceil(tile_cols) < enough {
-            if tile_cols > SMALL.1 {
-                tile_cols /= 2;
-            } else if tile_rows > SMALL.0 {
-                tile_rows /= 2;
-            } else {
-                break;
-            }
-        }
-        // Equal tiles of whole register tiles and panels: an uneven rest would be one thread's idle time.
-        let equal =
-            |all: usize, most: usize, unit| all.div_ceil(all.div_ceil(most)).next_multiple_of(unit);
-        let tile_rows = equal(m, tile_rows, micro::ROWS);
-        let tile_cols = equal(n, tile_cols, tile::panel_cols(a));
+        let (tile_rows, tile_cols) = tiles(a, batches, (m, n), largest, enough);
         Self {
             types,
             m,

@@ -138,8 +138,10 @@ impl Packed<'_> {
     }
 }
 
-/// Rows of `k` that are packed as one piece of work.
+/// Rows that are packed as one piece of work, at most.
 const PIECE_ROWS: usize = 16;
+/// Rows of `k` of a panel of columns that are packed together: blocks that stay in the L1 cache.
+const PANEL_PIECE: usize = 2 * LANES;
 /// A product of at most so many columns reads an f32 left operand in place, whatever its strides.
 const NARROW: usize = 128;
 
@@ -195,8 +197,14 @@ pub(crate) fn pack<'a, C: Element, B: Element>(
     Packed::Panels(scratch)
 }
 
+/// How many of `rows` rows, of `len` elements each, are packed as one piece of work.
+fn piece_rows(rows: usize, len: usize) -> usize {
+    let least = par::MIN_GRAIN.div_ceil(len.max(1)).min(PIECE_ROWS);
+    (rows / par::enough_tasks()).clamp(least, PIECE_ROWS)
+}
+
 /// The same on all threads.
-pub(super) fn pack_on_all_threads<'a, C: Element, B: Element>(
+pub(crate) fn pack_on_all_threads<'a, C: Element, B: Element>(
     b: Matrix<B>,
     k: usize,
     n: usize,
@@ -205,19 +213,26 @@ pub(super) fn pack_on_all_threads<'a, C: Element, B: Element>(
     let scratch = &mut scratch[..pack_len(C::DTYPE, k, n)];
     let out = Shared::new(scratch);
     if is_dense(C::DTYPE) && b.col_stride == 1 {
-        par::for_each(k.div_ceil(PIECE_ROWS), k * n, &|piece| {
-            let first = piece * PIECE_ROWS;
-            rows_to_panels::<C, B>(b, first..k.min(first + PIECE_ROWS), k, n, out);
+        let rows = piece_rows(k, n);
+        par::for_each(k.div_ceil(rows), k * n, &|piece| {
+            let first = piece * rows;
+            rows_to_panels::<C, B>(b, first..k.min(first + rows), k, n, out);
         });
     } else {
         let cols = panel_cols(C::DTYPE);
-        par::for_each(n.div_ceil(cols), k * n, &|piece| {
-            let col = piece * cols;
-            let cols = cols.min(n - col);
-            // SAFETY: panels do not overlap.
-            let panel =
-                unsafe { out.slice(pack_len(C::DTYPE, k, col), pack_len(C::DTYPE, k, cols)) };
-            pack::<C, B>(b.from(0, col), k, cols, panel);
+        let panels = n.div_ceil(cols);
+        // Where there are few panels, each in parts along `k`.
+        let parts = par::enough_tasks().div_ceil(panels.max(1));
+        let rows = (k / parts / PANEL_PIECE * PANEL_PIECE).max(PANEL_PIECE);
+        let parts = k.div_ceil(rows);
+        par::for_each(panels * parts, k * n, &|piece| {
+            let (col, first) = (piece / parts * cols, piece % parts * rows);
+            let (cols, rows) = (cols.min(n - col), rows.min(k - first));
+            let len = |rows, cols| pack_len(C::DTYPE, rows, cols);
+            let at = len(k, col) + len(first, cols);
+            // SAFETY: parts of panels do not overlap.
+            let part = unsafe { out.slice(at, len(rows, cols)) };
+            pack::<C, B>(b.from(first, col), rows, cols, part);
         });
     }
     if is_dense(C::DTYPE) {
@@ -478,9 +493,10 @@ pub(super) fn pack_left_on_all_threads<'a, A: Element>(
     let scratch = &mut scratch[..left_len(m, k)];
     let out = Shared::new(scratch);
     if a.row_stride != 1 {
-        par::for_each(m.div_ceil(PIECE_ROWS), m * k, &|piece| {
-            let row = piece * PIECE_ROWS;
-            let rows = PIECE_ROWS.min(m - row);
+        let piece_rows = piece_rows(m, k);
+        par::for_each(m.div_ceil(piece_rows), m * k, &|piece| {
+            let row = piece * piece_rows;
+            let rows = piece_rows.min(m - row);
             // SAFETY: pieces do not overlap.
             let out = unsafe { out.slice(row * k, rows * k) };
             copy::<A, A>(a.from(row, 0), rows, k, out, k);
@@ -488,8 +504,9 @@ pub(super) fn pack_left_on_all_threads<'a, A: Element>(
         return Left::Rows(Matrix::rows(scratch, k));
     }
     let rows = m.next_multiple_of(micro::ROWS);
-    par::for_each(k.div_ceil(PIECE_ROWS), m * k, &|piece| {
-        let pieces = piece * PIECE_ROWS..k.min((piece + 1) * PIECE_ROWS);
+    let piece_rows = piece_rows(k, m);
+    par::for_each(k.div_ceil(piece_rows), m * k, &|piece| {
+        let pieces = piece * piece_rows..k.min((piece + 1) * piece_rows);
         for (first, len) in micro::blocks(k) {
             for p in pieces.start.max(first)..pieces.end.min(first + len) {
                 let from = &a.data[p * a.col_stride..][..m];
