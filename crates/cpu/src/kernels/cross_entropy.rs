@@ -21,7 +21,7 @@
 use candle_core::DType;
 
 use super::matmul::{
-    Matrix, Target, most_tiles, multiply, multiply_len, pack, pack_len, pack_on_all_threads, tiles,
+    Matrix, Target, multiply, multiply_len, pack, pack_len, pack_on_all_threads, tiles,
 };
 use crate::element::Element;
 use crate::par::{self, Shared};
@@ -33,6 +33,8 @@ use crate::{CrossEntropyParams, Write};
 const BLOCK: usize = 128;
 /// Rows of the head that one product with gradients of logits takes.
 const PART: usize = 1024;
+/// Parts of a range of the vocabulary, at least: for fewer, writing and adding sums of ranges would show.
+const RANGE_PARTS: usize = 4;
 /// Most logits held at once.
 const MAX_LOGITS: usize = 8 << 20;
 
@@ -55,13 +57,16 @@ pub(crate) fn linear<T: Element, W: Element>(
     mut dhidden: Option<&mut [T]>,
     mut dweight: Option<&mut [f32]>,
 ) -> [f32; 3] {
-    if labels.is_empty() {
+    let vocab = weight.len().checked_div(dim).unwrap_or(0);
+    if labels.is_empty() || vocab == 0 {
+        if let Some(dhidden) = dhidden {
+            super::elementwise::fill(dhidden, 0.0);
+        }
         if let Some(dweight) = dweight {
             super::elementwise::fill(dweight, 0.0);
         }
         return [0.0; 3];
     }
-    let vocab = weight.len().checked_div(dim).unwrap_or(0);
     let most = chunk_rows(labels.len(), vocab);
     let mut totals = [0.0f64; 3];
     for first in (0..labels.len()).step_by(most) {
@@ -171,15 +176,18 @@ struct Tiles {
 
 impl Tiles {
     fn new(hidden: DType, rows: usize, vocab: usize, dim: usize) -> Self {
-        let most = par::PIECES.div_ceil(most_tiles(rows, dim).max(1));
-        let (parts, ranges) = par::cut(vocab.div_ceil(PART), 1, most);
         // A tile packs its part of the head for its own rows, so these are not few.
         let largest = (par::cut(rows, 96, 4).0, 256);
-        let enough = par::enough_tasks();
+        let count = rows.div_ceil(largest.0) * dim.div_ceil(largest.1).max(1);
+        let parts = vocab.div_ceil(PART);
+        let parts_of_range = (parts / par::PIECES.div_ceil(count)).max(RANGE_PARTS);
+        let ranges = parts.div_ceil(parts_of_range);
+        // Smaller tiles pack more, hence only where threads would wait.
+        let enough = par::enough_tasks() / 2;
         let (tile_rows, cols) = tiles(hidden, ranges, (rows, dim), largest, enough);
         Self {
             ranges,
-            vocab: parts * PART,
+            vocab: parts_of_range * PART,
             rows: tile_rows,
             cols,
             along_rows: rows.div_ceil(tile_rows),

@@ -190,6 +190,7 @@ pub(crate) fn tiles(
 }
 
 /// How many tiles an output `[m, n]` has at most.
+#[cfg(test)]
 pub(crate) fn most_tiles(m: usize, n: usize) -> usize {
     m.div_ceil(SMALL.0) * n.div_ceil(SMALL.1)
 }
