@@ -22,7 +22,7 @@ impl Recompute for Roll {
 
 /// All modules by path and class, in the order in which they are entered. Nothing is allocated.
 pub fn modules(model: &dyn Model) -> Result<Vec<(ModulePath, &'static str)>> {
-    let device = Device::Meta(MetaDevice::new());
+    let device = Device::Meta(MetaDevice::sketch());
     let params = ParamTree::init(&model.params(), Seed::new(0), device)?;
     let (roll, tape) = (Arc::new(Roll::default()), Tape::new());
     let fwd = Forward::training(&params, &tape, Seed::new(0)).with_recompute(roll.clone());

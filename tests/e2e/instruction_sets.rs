@@ -59,3 +59,15 @@ fn a_run_that_goes_on_with_another_instruction_set_says_so() {
         "warning: the run began with {best} instructions and goes on with generic: rounding may differ"
     ));
 }
+
+/// Modules that are recomputed are found by a rehearsal, which must not settle what `device` says later.
+#[test]
+fn instruction_set_and_threads_are_those_of_the_config_also_with_remat() {
+    let place = Place::new();
+    let more = ["model/remat=mlp", "device.isa=generic", "device.threads=2"];
+    with_isa(&place, "", &[&STEP[..], &more].concat()).with_code(0);
+    let run = RunFolder(place.path().join("run"));
+    let state = run.final_checkpoint().join("trainer_state/state.json");
+    let state: Value = serde_json::from_slice(&std::fs::read(state).unwrap()).unwrap();
+    assert_eq!(state["instruction_set"], tt_tensor::Isa::Generic.name());
+}

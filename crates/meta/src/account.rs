@@ -45,6 +45,8 @@ struct Account {
     resident_bytes: u64,
     /// Live, and not from the pool.
     unpooled_bytes: u64,
+    /// Whether scratch is left out.
+    is_sketch: bool,
 }
 
 /// A device without memory; each has an account of its own. Equal to its copies only.
@@ -80,6 +82,14 @@ impl MetaDevice {
         Self(Box::leak(Box::default()))
     }
 
+    /// One that leaves scratch out of its account, for who wants to know what is called and not what it takes: how much
+    /// scratch kernels take depends on instruction set and threads, which may not be settled yet and would be by asking.
+    pub fn sketch() -> Self {
+        let device = Self::new();
+        device.account().is_sketch = true;
+        device
+    }
+
     pub fn usage(self) -> Usage {
         self.account().usage
     }
@@ -108,7 +118,21 @@ impl MetaDevice {
     }
 
     /// Takes f32 scratch of these lengths from the pool at once, and gives it back.
-    pub(crate) fn scratch(self, lens: &[usize]) {
+    pub(crate) fn scratch(self, lens: impl FnOnce() -> Vec<usize>) {
+        self.scratch_in_turn(|| vec![lens()]);
+    }
+
+    /// The same for what is taken one after the other.
+    pub(crate) fn scratch_in_turn(self, moments: impl FnOnce() -> Vec<Vec<usize>>) {
+        if self.account().is_sketch {
+            return;
+        }
+        for lens in moments() {
+            self.take_and_give(&lens);
+        }
+    }
+
+    fn take_and_give(self, lens: &[usize]) {
         let held: Vec<_> = lens.iter().map(|len| self.take(DType::F32, *len)).collect();
         drop(held);
     }

@@ -39,8 +39,8 @@ impl FusedOps for MetaStorage {
         _: Write,
     ) -> Result<()> {
         let types = [a.dtype(), b.dtype(), out.dtype()];
-        let scratch = scratch::matmul(types, a_layout, b_layout);
-        a.on().scratch(&scratch);
+        a.on()
+            .scratch(|| scratch::matmul(types, a_layout, b_layout));
         let n = b_layout.dims().last().copied().unwrap_or(1);
         a.on().count_flops(2 * elements(a_layout) * n);
         Ok(())
@@ -53,7 +53,7 @@ impl FusedOps for MetaStorage {
     fn sum_rows_into((x, layout): Meta, rows: usize, _: &mut Self, _: Write) -> Result<()> {
         let cols = elements(layout) / rows.max(1);
         if cols > 0 {
-            x.on().scratch(&[scratch::sum_rows(rows, cols)]);
+            x.on().scratch(|| vec![scratch::sum_rows(rows, cols)]);
         }
         Ok(())
     }
@@ -75,8 +75,8 @@ impl FusedOps for MetaStorage {
         dweight: Option<(&mut Self, Write)>,
     ) -> Result<()> {
         let (rows, dim) = rows_and_cols(layout);
-        let len = scratch::rms_norm_backward(rows, dim, dweight.is_some());
-        x.on().scratch(&[len]);
+        x.on()
+            .scratch(|| vec![scratch::rms_norm_backward(rows, dim, dweight.is_some())]);
         Ok(())
     }
 
@@ -101,7 +101,8 @@ impl FusedOps for MetaStorage {
         _: &mut Self,
         _: &mut Self,
     ) -> Result<()> {
-        q.on().scratch(&[scratch::attention(q.dtype(), params)]);
+        q.on()
+            .scratch(|| vec![scratch::attention(q.dtype(), params)]);
         q.on().count_flops(2 * product_of_scores(params)); // q k^T, p v
         Ok(())
     }
@@ -120,7 +121,7 @@ impl FusedOps for MetaStorage {
         _: &mut Self,
     ) -> Result<()> {
         q.on()
-            .scratch(&scratch::attention_backward(q.dtype(), params));
+            .scratch(|| scratch::attention_backward(q.dtype(), params));
         q.on().count_flops(4 * product_of_scores(params)); // dp, dv, dk, dq
         q.on().count_recomputed_flops(product_of_scores(params)); // q k^T
         Ok(())
@@ -141,9 +142,9 @@ impl FusedOps for MetaStorage {
         let gradients = [dhidden.is_some(), dweight.is_some()].map(usize::from);
         let products = 1 + gradients[0] + gradients[1];
         let types = [hidden.dtype(), weight.dtype()];
-        for held in scratch::linear_cross_entropy(types, rows, vocab, dim, products > 1) {
-            hidden.on().scratch(&held);
-        }
+        hidden.on().scratch_in_turn(|| {
+            scratch::linear_cross_entropy(types, rows, vocab, dim, products > 1)
+        });
         hidden.on().count_flops(products * 2 * rows * dim * vocab);
         Ok(())
     }
