@@ -39,8 +39,9 @@ pub fn attention(dtype: DType, params: &AttentionParams) -> usize {
     kernels::attention::forward_scratch(dtype, params)
 }
 
-/// [`FusedOps::attention_backward`](crate::FusedOps::attention_backward) of `dtype`: the buffers held at once.
-pub fn attention_backward(dtype: DType, params: &AttentionParams) -> Vec<usize> {
+/// [`FusedOps::attention_backward`](crate::FusedOps::attention_backward) of `dtype`: the buffers
+/// held at once, at each of its moments.
+pub fn attention_backward(dtype: DType, params: &AttentionParams) -> Vec<Vec<usize>> {
     kernels::attention::backward_scratch(dtype, params)
 }
 

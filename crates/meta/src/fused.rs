@@ -121,7 +121,7 @@ impl FusedOps for MetaStorage {
         _: &mut Self,
     ) -> Result<()> {
         q.on()
-            .scratch(|| scratch::attention_backward(q.dtype(), params));
+            .scratch_in_turn(|| scratch::attention_backward(q.dtype(), params));
         q.on().count_flops(4 * product_of_scores(params)); // dp, dv, dk, dq
         q.on().count_recomputed_flops(product_of_scores(params)); // q k^T
         Ok(())

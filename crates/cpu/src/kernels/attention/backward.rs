@@ -168,12 +168,21 @@ fn task_of_keys<T: Element>(
 /// Keys and values whose partial gradients one task adds.
 const ADDED_KEYS: usize = 16;
 
+/// Tasks of [`add_heads`].
+fn key_tasks(p: &AttentionParams) -> usize {
+    p.batch * p.kv_heads * p.keys.div_ceil(ADDED_KEYS)
+}
+
+/// Tasks of [`add_ranges`].
+fn query_tasks(p: &AttentionParams) -> usize {
+    p.batch * p.heads * QueryBlock::count(p)
+}
+
 /// Adds the query heads' gradients of keys and values, in order.
 fn add_heads<T: Element>(p: &AttentionParams, of_keys: &[f32], to: Outputs<T>) {
     let (dim, group) = (p.head_dim, p.heads / p.kv_heads);
     let blocks = p.keys.div_ceil(ADDED_KEYS);
-    let tasks = p.batch * p.kv_heads * blocks;
-    par::for_each_with(tasks, of_keys.len(), dim, &|task, sum| {
+    par::for_each_with(key_tasks(p), of_keys.len(), dim, &|task, sum| {
         let (keys, task) = (task % blocks * ADDED_KEYS, task / blocks);
         let (b, kv_head) = (task / p.kv_heads, task % p.kv_heads);
         let sum = &mut sum[..dim];
@@ -197,24 +206,28 @@ fn add_heads<T: Element>(p: &AttentionParams, of_keys: &[f32], to: Outputs<T>) {
 /// Adds the ranges' gradients of queries, in order.
 fn add_ranges<T: Element>(p: &AttentionParams, cut: &Cut, of_queries: &[f32], dq: Shared<T>) {
     let (dim, blocks) = (p.head_dim, QueryBlock::count(p));
-    let tasks = p.batch * p.heads * blocks;
-    par::for_each_with(tasks, of_queries.len(), QUERIES * dim, &|task, sums| {
-        let (index, head) = (task % blocks, task / blocks);
-        let block = QueryBlock::new(p, head / p.heads, index);
-        let sums = &mut sums[..block.rows * dim];
-        sums.fill(0.0);
-        for range in &cut.ranges {
-            if range.blocks.contains(&index) {
-                let rows = head * cut.query_rows() + range.row(index);
-                add_rows(&of_queries[rows * dim..][..block.rows * dim], sums);
+    par::for_each_with(
+        query_tasks(p),
+        of_queries.len(),
+        QUERIES * dim,
+        &|task, sums| {
+            let (index, head) = (task % blocks, task / blocks);
+            let block = QueryBlock::new(p, head / p.heads, index);
+            let sums = &mut sums[..block.rows * dim];
+            sums.fill(0.0);
+            for range in &cut.ranges {
+                if range.blocks.contains(&index) {
+                    let rows = head * cut.query_rows() + range.row(index);
+                    add_rows(&of_queries[rows * dim..][..block.rows * dim], sums);
+                }
             }
-        }
-        for (i, row) in sums.chunks_exact(dim).enumerate() {
-            let at = ((block.b * p.queries + block.first + i) * p.heads + head % p.heads) * dim;
-            // SAFETY: tasks have queries of a head of their own.
-            store(row, unsafe { dq.slice(at, dim) }, Write::Assign);
-        }
-    });
+            for (i, row) in sums.chunks_exact(dim).enumerate() {
+                let at = ((block.b * p.queries + block.first + i) * p.heads + head % p.heads) * dim;
+                // SAFETY: tasks have queries of a head of their own.
+                store(row, unsafe { dq.slice(at, dim) }, Write::Assign);
+            }
+        },
+    );
 }
 
 fn scratch_per_thread(dtype: DType, p: &AttentionParams, cut: &Cut) -> usize {
@@ -233,13 +246,28 @@ fn scratch_per_thread(dtype: DType, p: &AttentionParams, cut: &Cut) -> usize {
         + product_len(dtype, dim)
 }
 
-/// What [`backward`] takes from the pool for operands of this type: elements of the buffers held at once.
-pub(crate) fn backward_scratch(dtype: DType, p: &AttentionParams) -> Vec<usize> {
+/// What [`backward`] takes from the pool for operands of this type: elements of the buffers held at once, at each of
+/// its moments.
+pub(crate) fn backward_scratch(dtype: DType, p: &AttentionParams) -> Vec<Vec<usize>> {
     let cut = Cut::new(p);
-    let of_tasks = scratch_per_thread(dtype, p, &cut);
-    let of_tasks = par::scratch_len(cut.tasks(p), work(p), of_tasks);
     let partials = partial_lens(p, &cut);
-    partials.into_iter().chain([of_tasks]).collect()
+    let with_partials = |tasks, work, len| {
+        let of_threads = par::scratch_len(tasks, work, len);
+        partials.into_iter().chain([of_threads]).collect()
+    };
+    let of_tasks = scratch_per_thread(dtype, p, &cut);
+    let mut moments = vec![with_partials(cut.tasks(p), work(p), of_tasks)];
+    if cut.shares_keys(p) {
+        moments.push(with_partials(key_tasks(p), partials[0], p.head_dim));
+    }
+    if cut.shares_queries() {
+        moments.push(with_partials(
+            query_tasks(p),
+            partials[1],
+            QUERIES * p.head_dim,
+        ));
+    }
+    moments
 }
 
 /// Scratch of the products.
