@@ -173,8 +173,9 @@ pub fn a_rank_that_is_not_heard_of_is_named(world: &dyn Communicator) {
             operation, missing, ..
         } => {
             assert_eq!(operation, "barrier");
-            let missing: Vec<usize> = missing.iter().map(|it| it.rank).collect();
-            assert_eq!(missing, [1]);
+            // On a busy machine others may be late too.
+            let is_named = missing.iter().any(|it| it.rank == 1);
+            assert!(is_named, "{missing:?}");
         }
         other => panic!("{other}"),
     }
