@@ -162,11 +162,20 @@ pub(crate) mod tests {
 
     /// Runs `f` once for every instruction set of this processor; it must stay on this thread.
     pub(crate) fn on_each_isa<R>(f: impl Fn() -> R) -> Vec<R> {
-        let on = |isa: Isa| {
-            FORCED.set(Some(isa));
+        forced_in_turn(Isa::available(), f)
+    }
+
+    /// Runs `f` once for every instruction set there is, of this processor or not; it may ask how work is cut, but run none.
+    pub(crate) fn with_cuts_of_each_isa<R>(f: impl Fn() -> R) -> Vec<R> {
+        forced_in_turn(Isa::ALL, f)
+    }
+
+    fn forced_in_turn<R>(isas: impl IntoIterator<Item = Isa>, f: impl Fn() -> R) -> Vec<R> {
+        let on = |isa| {
+            force(isa);
             f()
         };
-        let results = Isa::available().into_iter().map(on).collect();
+        let results = isas.into_iter().map(on).collect();
         FORCED.set(None);
         results
     }
@@ -174,17 +183,6 @@ pub(crate) mod tests {
     /// Makes it the one that this thread uses.
     pub(crate) fn force(isa: Isa) {
         FORCED.set(Some(isa));
-    }
-
-    /// Runs `f` once for every instruction set there is, of this processor or not; it may ask how work is cut, but run none.
-    pub(crate) fn with_cuts_of_each_isa<R>(f: impl Fn() -> R) -> Vec<R> {
-        let on = |isa: Isa| {
-            FORCED.set(Some(isa));
-            f()
-        };
-        let results = Isa::ALL.into_iter().map(on).collect();
-        FORCED.set(None);
-        results
     }
 
     #[test]

@@ -15,16 +15,21 @@ pub struct Kind {
     pub torch: Option<&'static [&'static str]>,
     /// Whether it runs with [`MALLOC`].
     pub tuned: bool,
-    pub is_bf16: bool,
+    /// The side that it is measured against, PyTorch eager.
+    pub peer: &'static str,
 }
 
+const F32: &str = "torch-f32";
+const BF16: &str = "torch-bf16";
+const LORA: &str = "torch-lora";
+
 impl Kind {
-    const fn rust(name: &'static str, is_bf16: bool) -> Self {
+    const fn rust(name: &'static str, peer: &'static str) -> Self {
         Self {
             name,
             torch: None,
             tuned: false,
-            is_bf16,
+            peer,
         }
     }
 
@@ -32,35 +37,44 @@ impl Kind {
         name: &'static str,
         arguments: &'static [&'static str],
         tuned: bool,
-        is_bf16: bool,
+        peer: &'static str,
     ) -> Self {
         Self {
             name,
             torch: Some(arguments),
             tuned,
-            is_bf16,
+            peer,
         }
+    }
+
+    pub fn is_bf16(&self) -> bool {
+        self.peer == BF16
+    }
+
+    /// Whether it has weights that it draws for itself.
+    pub fn draws_adapter(&self) -> bool {
+        self.peer == LORA
     }
 }
 
 const KINDS: [Kind; 13] = [
-    Kind::rust("ours-f32", false),
-    Kind::rust("ours-bf16", true),
-    Kind::rust("ours-lora", false),
-    Kind::rust("candle", false),
-    Kind::torch("torch-f32", &[], false, false),
-    Kind::torch("torch-f32-malloc", &[], true, false),
-    Kind::torch("torch-f32-compile", &["compile"], true, false),
-    Kind::torch("torch-f32-checkpointing", &["checkpointing"], false, false),
-    Kind::torch("torch-lora", &["lora"], false, false),
-    Kind::torch("torch-bf16", &["bf16"], false, true),
-    Kind::torch("torch-bf16-malloc", &["bf16"], true, true),
-    Kind::torch("torch-bf16-compile", &["bf16", "compile"], true, true),
+    Kind::rust("ours-f32", F32),
+    Kind::rust("ours-bf16", BF16),
+    Kind::rust("ours-lora", LORA),
+    Kind::rust("candle", F32),
+    Kind::torch(F32, &[], false, F32),
+    Kind::torch("torch-f32-malloc", &[], true, F32),
+    Kind::torch("torch-f32-compile", &["compile"], true, F32),
+    Kind::torch("torch-f32-checkpointing", &["checkpointing"], false, F32),
+    Kind::torch(LORA, &["lora"], false, LORA),
+    Kind::torch(BF16, &["bf16"], false, BF16),
+    Kind::torch("torch-bf16-malloc", &["bf16"], true, BF16),
+    Kind::torch("torch-bf16-compile", &["bf16", "compile"], true, BF16),
     Kind::torch(
         "torch-bf16-checkpointing",
         &["bf16", "checkpointing"],
         false,
-        true,
+        BF16,
     ),
 ];
 

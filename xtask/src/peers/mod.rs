@@ -201,16 +201,12 @@ fn python() -> Result<PathBuf> {
 /// Fails if the first three losses differ by more than rounding explains; adapters are drawn by each side, so that theirs
 /// need to agree before the first step only.
 fn agree(sides: &[Side]) -> Result<()> {
-    let Some(reference) = sides.iter().find(|side| !side.kind.is_bf16) else {
+    let Some(reference) = sides.iter().find(|side| !side.kind.is_bf16()) else {
         return Ok(());
     };
     for side in sides {
-        let tolerance = if side.kind.is_bf16 { 1e-2 } else { 1e-4 };
-        let count = if side.kind.name.ends_with("lora") {
-            1
-        } else {
-            3
-        };
+        let tolerance = if side.kind.is_bf16() { 1e-2 } else { 1e-4 };
+        let count = if side.kind.draws_adapter() { 1 } else { 3 };
         for (ours, expected) in side.losses.iter().zip(&reference.losses).take(count) {
             ensure!(
                 (ours - expected).abs() <= tolerance * expected.abs(),
@@ -231,7 +227,7 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// A row for each side. Ratios are to PyTorch eager of the same precision, of steps of one round.
+/// A row for each side. Ratios are to PyTorch eager of the same precision, or peft, of steps of one round.
 fn table(sides: &[Side], tokens: f64) -> Result<Table> {
     let mut columns = vec![Column::left()];
     columns.extend([Column::right(); 5]);
@@ -245,12 +241,7 @@ fn table(sides: &[Side], tokens: f64) -> Result<Table> {
         "losses",
     ]);
     for side in sides {
-        let peer = if side.kind.is_bf16 {
-            "torch-bf16"
-        } else {
-            "torch-f32"
-        };
-        let peer = sides.iter().find(|other| other.kind.name == peer);
+        let peer = sides.iter().find(|other| other.kind.name == side.kind.peer);
         let ratio = peer.map_or(String::from("-"), |peer| {
             let ratios = peer.counted().iter().zip(side.counted());
             format!("{:.2}", median(ratios.map(|(peer, own)| peer / own)))

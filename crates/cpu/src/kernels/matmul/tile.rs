@@ -170,6 +170,12 @@ pub(crate) fn pack_len(c: DType, k: usize, n: usize) -> usize {
     rows * n.next_multiple_of(LANES)
 }
 
+/// How many of `rows` rows, of `len` elements each, are packed as one piece of work.
+fn piece_rows(rows: usize, len: usize) -> usize {
+    let least = par::MIN_GRAIN.div_ceil(len.max(1)).min(PIECE_ROWS);
+    (rows / par::enough_tasks()).clamp(least, PIECE_ROWS)
+}
+
 /// Packs `b` `[k, n]`.
 pub(crate) fn pack<'a, C: Element, B: Element>(
     b: Matrix<B>,
@@ -197,13 +203,7 @@ pub(crate) fn pack<'a, C: Element, B: Element>(
     Packed::Panels(scratch)
 }
 
-/// How many of `rows` rows, of `len` elements each, are packed as one piece of work.
-fn piece_rows(rows: usize, len: usize) -> usize {
-    let least = par::MIN_GRAIN.div_ceil(len.max(1)).min(PIECE_ROWS);
-    (rows / par::enough_tasks()).clamp(least, PIECE_ROWS)
-}
-
-/// The same on all threads.
+/// [`pack`] on all threads.
 pub(crate) fn pack_on_all_threads<'a, C: Element, B: Element>(
     b: Matrix<B>,
     k: usize,
