@@ -67,7 +67,8 @@ fn a_launch_reads_its_operands_and_writes_its_results() {
     );
     assert_eq!(launches[0].operands[0].shape, [3, 4, 6]);
     assert_eq!(launches[0].operands[0].dtype, "bf16");
-    assert_eq!(launches[1].sequence, launches[0].sequence + 1);
+    // Numbers are the process's: another test may launch in between.
+    assert!(launches[1].sequence > launches[0].sequence);
 
     // Norms: the weight, and a number for each row.
     let (x, weight) = (f32s(&[6, 8]), f32s(&[8]));
