@@ -44,6 +44,7 @@ mod sources;
 mod split;
 mod stories;
 mod text;
+mod text_index;
 mod token_cache;
 mod token_cache_prune;
 mod tokenizer;

@@ -1,6 +1,6 @@
 //! The data set `text`: documents in plain text files.
 //!
-//! The files are read once, a line at a time, for an index of where documents stand; the text
+//! The files are read once for an index of where documents stand ([`crate::text_index`]); the text
 //! itself is read when its turn comes. A document is stripped of white space around it, and empty
 //! ones are left out; a line ends with a line feed, whatever ends it in the file. Memory: 40 bytes a document.
 //!
@@ -11,7 +11,7 @@
 //! Errors name the file, and the byte where it stops being UTF-8.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom};
+use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -24,6 +24,8 @@ use crate::files::find;
 use crate::location::Location;
 use crate::row::Row;
 use crate::source::{Dataset, Source};
+use crate::text_index::{Document, DocumentBuilder, documents_of};
+use crate::tokenizer_cache::cache_folder;
 
 /// `data.dataset.kwargs` of `text`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
@@ -71,16 +73,8 @@ impl From<Separator> for String {
 /// One split of the documents.
 pub(crate) struct Text {
     files: Arc<[Arc<Path>]>,
-    documents: Vec<Document>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Document {
-    file: usize,
-    line: u64,
-    start: u64,
-    bytes: u64,
-    hash: u64,
+    /// Of each, the number of its file.
+    documents: Vec<(usize, Document)>,
 }
 
 impl Text {
@@ -114,9 +108,11 @@ impl Text {
 
     fn index(key: &'static str, pattern: &str, separator: &Separator) -> Result<Self, DataError> {
         let files: Arc<[Arc<Path>]> = find(key, pattern)?.into_iter().map(Arc::from).collect();
+        let cache = cache_folder();
         let mut documents = Vec::new();
         for (file, path) in files.iter().enumerate() {
-            index_file(file, path, separator, &mut documents)?;
+            let of_file = documents_of(path, separator, cache.as_deref())?;
+            documents.extend(of_file.into_iter().map(|document| (file, document)));
         }
         if documents.is_empty() {
             return Err(DataError::Empty {
@@ -129,7 +125,7 @@ impl Text {
     fn split(self, val_fraction: f64, pattern: &str) -> Result<(Self, Self), DataError> {
         // A small collection may have no document on one side by chance; the outermost hash goes
         // there then, with its copies.
-        let hashes = || self.documents.iter().map(|document| document.hash);
+        let hashes = || self.documents.iter().map(|(_, document)| document.hash);
         let lowest = hashes().min().unwrap_or_default();
         let highest = hashes().max().unwrap_or_default();
         if let [only] = self.documents[..] {
@@ -142,7 +138,10 @@ impl Text {
         }
         let bound = (val_fraction * 2_f64.powi(64)) as u64; // saturates at 1.0
         let bound = bound.clamp(lowest + 1, highest);
-        let (validation, train) = self.documents.into_iter().partition(|d| d.hash < bound);
+        let (validation, train) = self
+            .documents
+            .into_iter()
+            .partition(|(_, it)| it.hash < bound);
         let side = |documents| Self {
             files: Arc::clone(&self.files),
             documents,
@@ -155,11 +154,11 @@ impl Text {
     /// The first lines of a document, and the last, which are about `val_fraction` of it.
     fn split_document(
         &self,
-        document: Document,
+        (file, document): (usize, Document),
         val_fraction: f64,
         pattern: &str,
     ) -> Result<(Self, Self), DataError> {
-        let path = &self.files[document.file];
+        let path = &self.files[file];
         let mut bytes = Vec::new();
         open_at(path, &document)?
             .read_to_end(&mut bytes)
@@ -172,8 +171,7 @@ impl Text {
             let what = pattern.to_owned();
             return Err(DataError::NoValidation { what });
         };
-        let mut parts = Vec::new();
-        let mut builder = DocumentBuilder::new(document.file, &mut parts);
+        let mut builder = DocumentBuilder::default();
         let mut start = document.start;
         for (number, line) in bytes.split_inclusive(|&byte| byte == b'\n').enumerate() {
             builder.line = document.line + number as u64;
@@ -191,8 +189,8 @@ impl Text {
             files: Arc::clone(&self.files),
             documents,
         };
-        match parts[..] {
-            [first, last] => Ok((side(vec![first]), side(vec![last]))),
+        match builder.documents[..] {
+            [first, last] => Ok((side(vec![(file, first)]), side(vec![(file, last)]))),
             _ => Err(DataError::NoValidation {
                 what: pattern.to_owned(),
             }),
@@ -213,7 +211,7 @@ impl Source for Text {
         Some(
             self.documents
                 .iter()
-                .map(|document| document.bytes)
+                .map(|(_, document)| document.bytes)
                 .collect(),
         )
     }
@@ -227,8 +225,8 @@ impl Source for Text {
     }
 
     fn read(&self, index: u64, row: &mut Row) -> Result<(), DataError> {
-        let document = self.documents[index as usize];
-        let path = &self.files[document.file];
+        let (file, document) = self.documents[index as usize];
+        let path = &self.files[file];
         row.at = Location::Line {
             file: Arc::clone(path),
             line: document.line,
@@ -256,116 +254,9 @@ fn fingerprint(splits: [&Text; 2]) -> String {
     let mut hasher = blake3::Hasher::new();
     for Text { documents, .. } in splits {
         hasher.update(&(documents.len() as u64).to_le_bytes());
-        for document in documents {
+        for (_, document) in documents {
             hasher.update(&document.hash.to_le_bytes());
         }
     }
     hasher.finalize().to_hex()[..32].to_owned()
-}
-
-/// Appends the documents of one file.
-fn index_file(
-    file: usize,
-    path: &Path,
-    separator: &Separator,
-    documents: &mut Vec<Document>,
-) -> Result<(), DataError> {
-    let mut reader = BufReader::new(File::open(path).map_err(DataError::io(path))?);
-    let mut builder = DocumentBuilder::new(file, documents);
-    let mut bytes = Vec::new();
-    let mut offset = 0;
-    for line_number in 1.. {
-        bytes.clear();
-        let read = reader
-            .read_until(b'\n', &mut bytes)
-            .map_err(DataError::io(path))?;
-        if read == 0 {
-            break;
-        }
-        // No character has a line feed within its bytes, so each line is UTF-8 by itself.
-        let line = str::from_utf8(&bytes).map_err(|error| DataError::InvalidUtf8 {
-            path: path.to_owned(),
-            offset: offset + error.valid_up_to() as u64,
-        })?;
-        let byte_order_mark = if offset == 0 && line.starts_with('\u{feff}') {
-            3
-        } else {
-            0
-        };
-        builder.line = line_number;
-        match separator {
-            Separator::Text(text) => {
-                let mut parts = line[byte_order_mark..].split(text.as_str());
-                let mut start = offset + byte_order_mark as u64;
-                if let Some(part) = parts.next() {
-                    builder.add(start, part);
-                    start += part.len() as u64;
-                }
-                for part in parts {
-                    builder.finish();
-                    start += text.len() as u64;
-                    builder.add(start, part);
-                    start += part.len() as u64;
-                }
-            }
-            Separator::BlankLine if line.trim().is_empty() => builder.finish(),
-            _ => builder.add(offset + byte_order_mark as u64, &line[byte_order_mark..]),
-        }
-        offset += read as u64;
-    }
-    builder.finish();
-    Ok(())
-}
-
-/// Grows one document, line by line.
-struct DocumentBuilder<'a> {
-    file: usize,
-    line: u64,
-    /// Line and first byte, last byte + 1, of the document so far.
-    extent: Option<(u64, u64, u64)>,
-    hasher: blake3::Hasher,
-    documents: &'a mut Vec<Document>,
-}
-
-impl<'a> DocumentBuilder<'a> {
-    fn new(file: usize, documents: &'a mut Vec<Document>) -> Self {
-        Self {
-            file,
-            line: 1,
-            extent: None,
-            hasher: blake3::Hasher::new(),
-            documents,
-        }
-    }
-
-    fn add(&mut self, offset: u64, part: &str) {
-        let text = part.trim_end();
-        let end = offset + text.len() as u64;
-        let text = text.trim_start();
-        if text.is_empty() {
-            return;
-        }
-        let start = end - text.len() as u64;
-        let (line, start, _) = self.extent.unwrap_or((self.line, start, end));
-        self.extent = Some((line, start, end));
-        self.hasher.update(text.as_bytes());
-        self.hasher.update(b"\n");
-    }
-
-    fn finish(&mut self) {
-        let Some((line, start, end)) = self.extent.take() else {
-            return;
-        };
-        let hash = self.hasher.finalize();
-        self.hasher.reset();
-        let mut first = [0; 8];
-        first.copy_from_slice(&hash.as_bytes()[..8]);
-        self.documents.push(Document {
-            file: self.file,
-            line,
-            start,
-            bytes: end - start,
-            hash: u64::from_le_bytes(first),
-        });
-    }
 }
