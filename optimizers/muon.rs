@@ -5,7 +5,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tt_nn::{ParamKind, ParamSpec, ParamTree, PathGlob};
-use tt_tensor::{Parameter, Tensor, UpdateRule, fused};
+use tt_tensor::{DType, Parameter, Tensor, UpdateRule, fused};
 
 use crate::adamw::{AdamW, AdamWConfig, default_betas, default_eps};
 use crate::error::{Error, Result};
@@ -231,7 +231,8 @@ impl Muon {
 /// `x <- a x + (b A + c A A) x`, `A = x x^T`, on the orientation with fewer rows.
 ///
 /// In bf16 every result is rounded and every sum is made in f32, which is what PyTorch does on a CPU: updates agree with its
-/// to 1e-6. Products of bf16 numbers are exact in f32, so f32 products of rounded operands are the same thing.
+/// to 1e-6 where the processor has no products of bf16, and within rounding where it has. Between two products a matrix is held
+/// in f32, and handed to them in bf16, which has each of its numbers.
 pub fn orthogonalised(u: Tensor, config: &MuonConfig) -> Result<Tensor> {
     let rounds = config.ns_dtype == NewtonSchulzDtype::Bf16;
     let combine =
@@ -246,10 +247,18 @@ pub fn orthogonalised(u: Tensor, config: &MuonConfig) -> Result<Tensor> {
     // Scaled without a bound.
     let x = fused::clip_value(u, &norm.maximum(&least)?.recip()?, f64::INFINITY)?;
     let mut x = combine(x, 1.0, None)?;
+    let operand = |x: &Tensor| match rounds {
+        true => x.to_dtype(DType::BF16),
+        false => Ok(x.clone()),
+    };
     for _ in 0..config.ns_steps {
-        let gram = combine(x.matmul(&x.t()?)?, 1.0, None)?;
-        let polynomial = combine(gram.matmul(&gram)?, c, Some((b, &gram)))?;
-        x = combine(polynomial.matmul(&x)?, 1.0, Some((a, &x)))?;
+        let factor = operand(&x)?;
+        let gram = combine(fused::product_f32(&factor, &factor.t()?)?, 1.0, None)?;
+        let square = operand(&gram)?;
+        let square = fused::product_f32(&square, &square)?;
+        let polynomial = combine(square, c, Some((b, &gram)))?;
+        let product = fused::product_f32(&operand(&polynomial)?, &factor)?;
+        x = combine(product, 1.0, Some((a, &x)))?;
     }
     Ok(if is_tall { x.t()?.contiguous()? } else { x })
 }

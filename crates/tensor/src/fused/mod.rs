@@ -29,7 +29,9 @@ pub use linear::{linear, linear_in_out};
 pub use linear_onto::linear_onto;
 pub use norm::rms_norm;
 pub use rope::{rope, rope_tables};
-pub use step::{StepSums, clip_scale, clip_value, combine, optimizer_step, sum_squares};
+pub use step::{
+    StepSums, clip_scale, clip_value, combine, optimizer_step, product_f32, sum_squares,
+};
 pub use swiglu::swiglu;
 pub use token_loss::{linear_log_probs, linear_token_losses};
 

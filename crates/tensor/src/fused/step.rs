@@ -1,11 +1,11 @@
-//! What an optimizer step is made of: norms of gradients, clipping, and the update in place.
+//! What an optimizer step is made of: norms of gradients, clipping, products, and the update in place.
 //!
 //! Scalars stay on the device: a step reads nothing back until its numbers are logged.
 
 use candle_core::DType;
-use tt_cpu::{FusedOps, UpdateRule};
+use tt_cpu::{FusedOps, UpdateRule, Write};
 
-use crate::device::{Backend, Device, on_device};
+use crate::device::{Backend, Device, common_device, on_device};
 use crate::error::{Error, Result};
 use crate::fused::{dense_f32, expect_shape};
 use crate::tensor::Tensor;
@@ -138,6 +138,23 @@ pub fn combine(a: Tensor, alpha: f64, x: Option<(f64, &Tensor)>, to_bf16: bool) 
     })?;
     drop(reading);
     Ok(a)
+}
+
+/// The product of the matrices `a` `[m, k]` and `b` `[k, n]`, of one type and any strides, in f32 and off the tape: sums of
+/// 16-bit numbers that are not rounded.
+pub fn product_f32(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    const OP: &str = "product_f32";
+    b.expect_dtype(OP, a.dtype)?;
+    let device = common_device(OP, &[a.device, b.device])?;
+    let [m, k] = a.dims_of(OP)?;
+    let [_, n] = b.dims_of(OP)?;
+    expect_shape(OP, b, &[k, n])?;
+    let mut out = device.alloc(DType::F32, m * n)?;
+    let (x, y) = (a.read(), b.read());
+    on_device!(device, S, {
+        S::matmul_into(x.view()?, y.view()?, out.of::<S>()?, Write::Assign)?
+    });
+    Ok(Tensor::from_output(out, DType::F32, device, (m, n)))
 }
 
 /// `clamp(grad * scale, -max, max)`, in the memory of `grad` if nobody else sees it; `scale` is `[1]`.
