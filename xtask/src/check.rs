@@ -13,7 +13,7 @@ use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 use tt_report::Column;
 
-use crate::{layers, root};
+use crate::{cargo_command, layers, root};
 
 /// How much is tested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,8 +116,7 @@ fn with_features(arguments: &str) -> Command {
 /// The cargo that runs us, not whichever comes first in PATH; `arguments` are split at spaces.
 fn command(arguments: &str) -> Command {
     println!("== cargo {arguments}");
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
+    let mut command = cargo_command();
     command.args(arguments.split_whitespace());
     command
 }

@@ -9,7 +9,7 @@ mod sdk;
 mod source;
 
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use check::Extent;
 
@@ -74,6 +74,22 @@ fn main() -> ExitCode {
 fn root() -> &'static Path {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
     own.parent().unwrap_or(own)
+}
+
+/// The cargo that runs this program, as if it were typed: some build scripts of dependencies look at the package of the
+/// program that starts cargo, and would be built again after `cargo xtask`, with all that uses them.
+fn cargo_command() -> Command {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    for (name, _) in std::env::vars_os() {
+        let of_package = ["CARGO_MANIFEST_", "CARGO_PKG_"];
+        if let Some(text) = name.to_str()
+            && of_package.iter().any(|prefix| text.starts_with(prefix))
+        {
+            command.env_remove(name);
+        }
+    }
+    command
 }
 
 fn with_emulator(extent: Extent) -> anyhow::Result<()> {

@@ -19,7 +19,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 use tt_report::{Column, Table};
 
-use crate::root;
+use crate::{cargo_command, root};
 use kind::Kind;
 use side::{Side, WARMUP};
 
@@ -140,8 +140,7 @@ pub fn compare(arguments: &[&str]) -> Result<()> {
 
 /// The sides in Rust, optimized.
 fn build() -> Result<PathBuf> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let build = Command::new(cargo)
+    let build = cargo_command()
         .args(["build", "--release", "--package", "tt-benchmarks"])
         .args([
             "--bin",
