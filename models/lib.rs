@@ -27,6 +27,7 @@
 mod checked;
 mod decoder;
 mod error;
+mod gpt2;
 mod hf_config;
 mod llama;
 mod modules;
@@ -43,6 +44,7 @@ use tt_tensor::{Tensor, fused};
 pub use checked::Checked;
 pub use decoder::{Architecture, BlockOptions, Decoder, DecoderConfig, SlidingWindowConfig};
 pub use error::{Error, Result};
+pub use gpt2::{Gpt2Config, Gpt2LMHeadModel};
 pub use hf_config::{HfConfig, HfRope};
 pub use llama::{LlamaConfig, LlamaForCausalLM};
 pub use modules::modules;

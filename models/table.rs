@@ -2,6 +2,7 @@
 
 use tt_config::Table;
 
+use crate::gpt2::Gpt2Config;
 use crate::llama::LlamaConfig;
 use crate::plugin::{BuildModel, entry};
 use crate::qwen2::Qwen2Config;
@@ -11,6 +12,10 @@ use crate::qwen3::Qwen3Config;
 pub const TABLE: Table<BuildModel> = Table::new(
     "model",
     &[
+        entry::<Gpt2Config>(
+            "gpt2.GPT2LMHeadModel",
+            "GPT-2: LayerNorm, learned positions, GELU, biases",
+        ),
         entry::<LlamaConfig>(
             "llama.LlamaForCausalLM",
             "Llama 2 and 3: RMSNorm, grouped-query attention, RoPE, SwiGLU",

@@ -7,6 +7,7 @@
 
 use tt_tensor::{Tensor, fused};
 
+use crate::dropped_attention::dropped_attention;
 use crate::error::{Error, Result};
 use crate::forward::{Forward, Positions};
 use crate::path::ModulePath;
@@ -33,11 +34,32 @@ impl AttentionMask {
     };
 }
 
+/// How queries look at keys.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AttentionOptions {
+    /// Which of them.
+    pub mask: AttentionMask,
+    /// What scores are multiplied by; `None`: `1 / sqrt(D)`.
+    pub scale: Option<f32>,
+    /// Dropout of the probabilities while training. Above 0 scores are held whole there, `[B, H, T, T]`.
+    pub dropout: f32,
+}
+
+impl From<AttentionMask> for AttentionOptions {
+    fn from(mask: AttentionMask) -> Self {
+        Self {
+            mask,
+            scale: None,
+            dropout: 0.0,
+        }
+    }
+}
+
 /// `softmax(q k^T / sqrt(D)) v` of the attention module at `module`, which continues and extends the cache of `fwd`, if
 /// there is one.
 ///
 /// Shapes: `q` `[B, T, H, D]`, `k` and `v` `[B, T, Hkv, D]`, `Hkv` dividing `H`; the result is `[B, T, H, D]`. Tokens see those
-/// of their own segment only, so padding is a segment of its own.
+/// of their own segment only, so padding is a segment of its own. `options` may be an [`AttentionMask`] alone.
 ///
 /// Errors: with a cache, segments (it does not keep them) and attention that looks ahead (tokens that came later would
 /// change what is cached); shapes, types or devices that do not fit.
@@ -46,8 +68,9 @@ pub fn attend(
     module: &ModulePath,
     [q, k, v]: [Tensor; 3],
     positions: &Positions,
-    mask: AttentionMask,
+    options: impl Into<AttentionOptions>,
 ) -> Result<Tensor> {
+    let options = options.into();
     let (k, v) = match fwd.cache() {
         None => (k, v),
         Some(cache) => {
@@ -55,7 +78,7 @@ pub fn attend(
                 let module = module.to_string();
                 Err(Error::Cache { module, why })
             };
-            if !mask.causal {
+            if !options.mask.causal {
                 return refuse("attention that looks ahead cannot go on from what was seen before");
             }
             if positions.segment_ids.is_some() {
@@ -64,10 +87,13 @@ pub fn attend(
             cache.extend(module, k, v)?
         }
     };
+    if fwd.is_training() && options.dropout > 0.0 {
+        return dropped_attention(fwd, module, [q, k, v], positions, &options);
+    }
     let options = fused::Attention {
-        scale: None,
-        causal: mask.causal,
-        window: mask.window,
+        scale: options.scale,
+        causal: options.mask.causal,
+        window: options.mask.window,
         segments: positions.segment_ids.clone().map(|ids| (ids.clone(), ids)),
     };
     Ok(fused::attention(&q, &k, &v, &options)?)

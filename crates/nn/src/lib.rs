@@ -24,6 +24,7 @@
 mod activation;
 mod attend;
 mod attention;
+mod dropped_attention;
 mod embedding;
 mod error;
 mod forward;
@@ -37,7 +38,7 @@ mod path_glob;
 mod rope;
 
 pub use activation::Activation;
-pub use attend::{AttentionMask, attend};
+pub use attend::{AttentionMask, AttentionOptions, attend};
 pub use attention::{AttentionShape, SelfAttention};
 pub use embedding::{Embedding, PositionEmbedding};
 pub use error::{Error, Result};

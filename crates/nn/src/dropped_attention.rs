@@ -1,0 +1,68 @@
+//! Attention with dropout of its probabilities, from operations that hold the scores whole: the fused kernel makes them
+//! block by block and has none.
+//!
+//! Shapes: `q` `[B, T, H, D]`, `k` and `v` `[B, T, Hkv, D]`, `Hkv` dividing `H`; the result is `[B, T, H, D]`, of `q`'s type.
+//! Scores and probabilities are f32 `[B, H, T, T]`. What a query sees is told by positions, which rise within a segment,
+//! so that nothing is made on the host.
+//! Source: transformers' `eager_attention_forward`, where what falls out is 0 and the rest is divided by what is kept.
+
+use tt_tensor::{DType, Tensor};
+
+use crate::attend::AttentionOptions;
+use crate::error::Result;
+use crate::forward::{Forward, Positions};
+use crate::path::ModulePath;
+
+/// So far below any score that its exponential is 0.
+const UNSEEN: f32 = -1e30;
+
+pub(crate) fn dropped_attention(
+    fwd: &Forward,
+    module: &ModulePath,
+    [q, k, v]: [Tensor; 3],
+    positions: &Positions,
+    options: &AttentionOptions,
+) -> Result<Tensor> {
+    let [b, t, h, d] = q.dims_of("attention")?;
+    let kv_heads = k.dims()[2];
+    // Each key/value head repeated for its group of query heads.
+    let by_head = |x: &Tensor| -> Result<Tensor> {
+        let x = x.reshape((b, t, kv_heads, 1, d))?;
+        let x = x.expand((b, t, kv_heads, h / kv_heads, d))?;
+        Ok(x.reshape((b, t, h, d))?.permute(&[0, 2, 1, 3])?) // [B, H, T, D]
+    };
+    let scale = options.scale.unwrap_or(1.0 / (d as f32).sqrt());
+    let scores = q
+        .permute(&[0, 2, 1, 3])?
+        .to_dtype(DType::F32)?
+        .matmul(&by_head(&k)?.to_dtype(DType::F32)?.transpose(2, 3)?)?
+        .affine(f64::from(scale), 0.0)?; // [B, H, T, T]
+    let probabilities = masked(scores, positions, options)?.softmax(3)?;
+    let kept = fwd.dropout(&module.join("attn_dropout"), probabilities, options.dropout)?;
+    let y = kept.to_dtype(v.dtype())?.matmul(&by_head(&v)?)?; // [B, H, T, D]
+    Ok(y.permute(&[0, 2, 1, 3])?.contiguous()?)
+}
+
+/// `scores` `[B, H, T, T]` with what a query does not see put out of reach.
+fn masked(scores: Tensor, positions: &Positions, options: &AttentionOptions) -> Result<Tensor> {
+    let [b, _, t, _] = scores.dims_of("attention")?;
+    let unseen = Tensor::full(UNSEEN, (), scores.device())?;
+    let of_queries = |x: &Tensor| x.reshape((b, 1, t, 1));
+    let of_keys = |x: &Tensor| x.reshape((b, 1, 1, t));
+    let at = positions.position_ids.to_dtype(DType::F32)?; // exact below 2^24
+    let mut scores = scores;
+    if options.mask.causal {
+        let seen = of_keys(&at)?.le(&of_queries(&at)?)?;
+        scores = seen.where_cond(&scores, &unseen)?;
+    }
+    if let Some(window) = options.mask.window {
+        let end = at.affine(1.0, window as f64)?;
+        let seen = of_queries(&at)?.lt(&of_keys(&end)?)?;
+        scores = seen.where_cond(&scores, &unseen)?;
+    }
+    if let Some(segments) = &positions.segment_ids {
+        let seen = of_keys(segments)?.eq(&of_queries(segments)?)?;
+        scores = seen.where_cond(&scores, &unseen)?;
+    }
+    Ok(scores)
+}
