@@ -178,14 +178,24 @@ impl Lora {
         }
     }
 
-    /// `s B A` `[out, in]`, which merging adds to the weight of `layer`; `None` for a layer without an adapter.
+    /// `s B A` in the layout of the weight of `layer`, to which merging adds it; `None` for a layer without an adapter.
     pub fn delta(&self, layer: &str, params: &ParamTree) -> tt_nn::Result<Option<Tensor>> {
-        if !self.is_adapted(layer) {
+        let Some(layer) = self.layers.iter().find(|it| it.path == layer) else {
             return Ok(None);
-        }
-        let weight =
-            |name| Ok::<_, tt_nn::Error>(params.get(&format!("{layer}.{name}.weight"))?.value());
-        let product = weight(B)?.matmul(&weight(A)?)?;
+        };
+        let weight = |name| {
+            Ok::<_, tt_nn::Error>(
+                params
+                    .get(&format!("{}.{name}.weight", layer.path))?
+                    .value(),
+            )
+        };
+        let (a, b) = (weight(A)?, weight(B)?);
+        let product = if layer.in_out {
+            a.t()?.matmul(&b.t()?)?
+        } else {
+            b.matmul(&a)?
+        };
         Ok(Some(product.affine(self.scale(), 0.0)?))
     }
 }

@@ -21,6 +21,8 @@ const HARMLESS: &[&str] = &[
     "ensure_weight_tying",
     "eva_config",
     "exclude_modules",
+    // The layer's own kind decides, in peft too.
+    "fan_in_fan_out",
     "inference_mode",
     "layers_pattern",
     "layers_to_transform",
@@ -78,7 +80,8 @@ impl Lora {
             "alpha_pattern": {},
             "base_model_name_or_path": base,
             "bias": config.bias,
-            "fan_in_fan_out": false,
+            // peft goes by the layer's class in any case, and warns where this says otherwise.
+            "fan_in_fan_out": self.layers().iter().any(|layer| layer.in_out),
             "inference_mode": true,
             "init_lora_weights": true,
             // peft takes an integer in its type, and any number in its formula.

@@ -27,6 +27,8 @@ pub struct Layer {
     pub path: String,
     pub inputs: usize,
     pub outputs: usize,
+    /// Its weight is `[in, out]`, as GPT-2's.
+    pub in_out: bool,
 }
 
 impl Targets {
@@ -63,14 +65,18 @@ fn last_parts(target: &str, index: usize) -> Result<PathGlob> {
 
 /// All linear layers but the head.
 pub(crate) fn layers(specs: &[ParamSpec]) -> impl Iterator<Item = Layer> {
-    let linear = specs.iter().filter(|spec| spec.kind == ParamKind::Linear);
-    linear.filter_map(|spec| match spec.shape[..] {
-        [outputs, inputs] => Some(Layer {
+    specs.iter().filter_map(|spec| {
+        let (inputs, outputs) = match (spec.kind, &spec.shape[..]) {
+            (ParamKind::Linear, &[outputs, inputs]) => (inputs, outputs),
+            (ParamKind::LinearInOut, &[inputs, outputs]) => (inputs, outputs),
+            _ => return None,
+        };
+        Some(Layer {
             path: module(spec).to_owned(),
             inputs,
             outputs,
-        }),
-        _ => None,
+            in_out: spec.kind == ParamKind::LinearInOut,
+        })
     })
 }
 
@@ -82,17 +88,13 @@ fn module(spec: &ParamSpec) -> &str {
 fn unmatched(target: &str, glob: &PathGlob, index: usize, specs: &[ParamSpec]) -> Error {
     let target = target.to_owned();
     let other = specs.iter().find(|spec| {
-        let is_matrix = matches!(
-            spec.kind,
-            ParamKind::Embedding | ParamKind::Head | ParamKind::LinearInOut
-        );
+        let is_matrix = matches!(spec.kind, ParamKind::Embedding | ParamKind::Head);
         is_matrix && glob.matches(module(spec))
     });
     if let Some(spec) = other {
         let path = module(spec).to_owned();
         let what = match spec.kind {
             ParamKind::Head => "the output head",
-            ParamKind::LinearInOut => "a linear layer whose weight is [in, out]",
             _ => "an embedding",
         };
         return Error::NotLinear {

@@ -108,7 +108,8 @@ impl Recompute for Remat {
     }
 }
 
-/// Our class names, and those that transformers has for the parts of its models: `LlamaMLP` is a `GatedMlp`.
+/// Our class names, and those that transformers has for the parts of its models: `LlamaMLP` is a `GatedMlp`. That name, which
+/// the preset `mlp` has, stands for a feed-forward without a gate too, where the model's is one: `GPT2MLP`.
 fn is_class(name: &str, class: &str) -> bool {
     let theirs = match class {
         "GatedMlp" => "MLP",
@@ -116,7 +117,8 @@ fn is_class(name: &str, class: &str) -> bool {
         "RmsNorm" => "RMSNorm",
         _ => "",
     };
-    name == class || (!theirs.is_empty() && !name.contains('.') && name.ends_with(theirs))
+    let is_mlp = name == "GatedMlp" && class.ends_with("MLP");
+    name == class || is_mlp || (!theirs.is_empty() && !name.contains('.') && name.ends_with(theirs))
 }
 
 fn nearest(name: &str, modules: &[(ModulePath, &str)]) -> Option<String> {
@@ -181,6 +183,12 @@ mod tests {
             chosen(&["LlamaAttention"], 1).unwrap()[0],
             "model.layers.0.self_attn"
         );
+    }
+
+    #[test]
+    fn the_preset_for_gated_feed_forwards_stands_for_the_plain_ones_of_a_model_that_has_them() {
+        assert!(is_class("GatedMlp", "GPT2MLP") && is_class("GPT2MLP", "GPT2MLP"));
+        assert!(!is_class("GatedMlp", "GPT2Attention"));
     }
 
     #[test]

@@ -212,6 +212,48 @@ on_each_device! {
     }
 }
 
+/// A layer that keeps its weight as `[in, out]`, and is not square: turned the wrong way, what is merged has another shape.
+#[test]
+fn a_weight_that_is_in_out_is_adapted_merged_and_saved_as_peft_does() {
+    let layer = tt_nn::Linear::new(tt_nn::ModulePath::root().join("c_attn"), 6, 10);
+    let layer = layer.with_weight_in_out();
+    let lora = Arc::new(Lora::new(config(json!({})), &layer.params()).unwrap());
+    let shapes: Vec<_> = lora.params().into_iter().map(|spec| spec.shape).collect();
+    assert_eq!(shapes, [[4, 6], [10, 4]]);
+    assert_eq!(lora.peft_config(None)["fan_in_fan_out"], json!(true));
+    assert_eq!(
+        self::lora(json!({})).peft_config(None)["fan_in_fan_out"],
+        json!(false)
+    );
+
+    let drawn = |specs: &[tt_nn::ParamSpec], seed| {
+        ParamTree::build(specs, |spec| {
+            let seed = Seed::new(seed).fold_str(&spec.path);
+            Ok(Tensor::randn(
+                0.0,
+                0.5,
+                spec.shape.clone(),
+                seed,
+                Device::Cpu,
+            )?)
+        })
+        .unwrap()
+    };
+    let (base, weights) = (drawn(&layer.params(), 1), drawn(&lora.params(), 2));
+    let params = base.with_adapter(lora.clone(), &weights).unwrap();
+    let x = Tensor::randn(0.0, 1.0, (3, 6), Seed::new(3), Device::Cpu).unwrap();
+    let given = layer.forward(&Forward::inference(&params), &x).unwrap();
+    let merged = ParamTree::build(&layer.params(), |spec| {
+        let delta = lora.delta("c_attn", &params)?.unwrap();
+        Ok(base.get(&spec.path)?.value().add(&delta)?)
+    });
+    let expected = layer
+        .forward(&Forward::inference(&merged.unwrap()), &x)
+        .unwrap();
+    let [given, expected] = [given, expected].map(|y| y.to_vec::<f32>().unwrap());
+    assert!(relative_l2(&given, &expected) < 1e-6);
+}
+
 #[test]
 fn what_is_saved_for_peft_is_read_back() {
     let specs = model().params();

@@ -27,7 +27,11 @@ fn every_option_of_every_group_type_checks() {
         for option in options.iter().filter(|option| *option != "base") {
             let choice = format!("{group}={option}");
             // What else a run needs.
-            let mut overrides: Vec<_> = ["model=qwen2", "trainer=lm"]
+            let model = match choice.as_str() {
+                "trainer/recipe=megatron_gpt" => "model=gpt2",
+                _ => "model=qwen2",
+            };
+            let mut overrides: Vec<_> = [model, "trainer=lm"]
                 .into_iter()
                 .filter(|other| !other.starts_with(&format!("{group}=")))
                 .collect();
@@ -52,6 +56,10 @@ fn every_option_of_every_group_type_checks() {
 #[test]
 fn published_models_have_their_published_number_of_parameters() {
     for (name, published) in [
+        ("gpt2-small", 124_439_808),
+        ("gpt2-medium", 354_823_168),
+        ("gpt2-large", 774_030_080),
+        ("gpt2-xl", 1_557_611_200),
         ("qwen2-0.5b", 494_032_768),
         ("qwen2-1.5b", 1_543_714_304),
         ("qwen2-7b", 7_615_616_512),

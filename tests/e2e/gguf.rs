@@ -31,7 +31,7 @@ fn run(place: &Place, model: &str, dir: &str, more: &[&str]) -> RunFolder {
 
 #[test]
 fn training_from_gguf_is_training_from_the_checkpoint_it_was_made_of() {
-    for model in ["llama", "qwen2", "qwen3"] {
+    for model in ["gpt2", "llama", "qwen2", "qwen3"] {
         let place = Place::new();
         let checkpoint = run(&place, model, "first", &["lr=4e-3"]).final_checkpoint();
         let config = fs::read_to_string(checkpoint.join("config.json")).expect("config.json");

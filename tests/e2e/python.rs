@@ -33,7 +33,17 @@ sys.exit('no ' + ', '.join(missing) if missing else 0)
 ";
 
 /// What must load: each with what a `config.json` can say of it beside sizes.
-const MODELS: [&[&str]; 5] = [
+const MODELS: [&[&str]; 7] = [
+    &["+model=gpt2"],
+    &[
+        "+model=gpt2",
+        "model.intermediate_size=null",
+        "model.activation_function=gelu",
+        "model.scale_attn_weights=false",
+        "model.scale_attn_by_inverse_layer_idx=true",
+        "model.tie_word_embeddings=false",
+        "model.attn_pdrop=0.1", // of training alone
+    ],
     &["+model=qwen2"],
     &[
         "+model=qwen2",

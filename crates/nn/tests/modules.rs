@@ -3,9 +3,9 @@
 use std::sync::{Arc, Mutex};
 
 use tt_nn::{
-    Activation, AttentionMask, AttentionShape, Embedding, Forward, GatedMlp, Hooks, Init, KvCache,
-    LayerNorm, Linear, ModulePath, ParamKind, ParamSpec, ParamTree, PositionEmbedding, Positions,
-    Rope, SelfAttention, attend,
+    Activation, AttentionMask, AttentionOptions, AttentionShape, Embedding, Forward, GatedMlp,
+    Hooks, Init, KvCache, LayerNorm, Linear, ModulePath, ParamKind, ParamSpec, ParamTree,
+    PositionEmbedding, Positions, Rope, SelfAttention, attend,
 };
 use tt_tensor::{Seed, Tape, Tensor};
 use tt_testkit::{on_each_device, relative_l2};
@@ -247,6 +247,95 @@ on_each_device! {
                 assert!(relative_l2(&ours[at(query)..at(query) + d], &expected) < 1e-5);
             }
         }
+    }
+}
+
+/// Attention of 2 rows of 6 tokens, and the gradients of a sum of it that tells all its elements apart.
+fn attention_and_gradients(
+    device: tt_tensor::Device,
+    positions: &Positions,
+    options: AttentionOptions,
+    seed: u64,
+) -> [Vec<f32>; 4] {
+    let specs = [("q", 4), ("k", 2), ("v", 2)].map(|(name, heads)| ParamSpec {
+        path: name.into(),
+        shape: vec![2, 6, heads, 4],
+        init: Init::Normal { std: 1.0 },
+        kind: ParamKind::Vector,
+    });
+    let params = ParamTree::init(&specs, Seed::new(1), device).unwrap();
+    let tape = Tape::new();
+    let fwd = Forward::training(&params, &tape, Seed::new(seed));
+    let root = ModulePath::root();
+    let qkv = ["q", "k", "v"].map(|name| fwd.param(&root, name).unwrap());
+    let y = attend(&fwd, &path("attn"), qkv, positions, options).unwrap();
+    let weights = Tensor::randn(0.0, 1.0, (2, 6, 4, 4), Seed::new(2), device).unwrap();
+    tape.backward(&y.mul(&weights).unwrap().sum_all().unwrap())
+        .unwrap();
+    let gradient = |name| params.get(name).unwrap().grad().unwrap().to_vec().unwrap();
+    [
+        y.to_vec().unwrap(),
+        gradient("q"),
+        gradient("k"),
+        gradient("v"),
+    ]
+}
+
+on_each_device! {
+    /// A dropout too small to hit anything shows that the scores which are held whole are the fused kernel's: masks, scale
+    /// and groups of heads alike.
+    fn attention_with_dropout_is_attention_of_which_a_part_falls_out(device) {
+        let alone = positions(2, 0, 6, device);
+        let mut packed = positions(2, 0, 6, device);
+        let (at, segments) = ([0u32, 1, 2, 0, 1, 2, 0, 1, 2, 3, 0, 0], [1u32, 1, 1, 2, 2, 2, 1, 1, 1, 1, 0, 0]);
+        packed.position_ids = Tensor::from_slice(&at, (2, 6), device).unwrap();
+        packed.segment_ids = Some(Tensor::from_slice(&segments, (2, 6), device).unwrap());
+        let causal = AttentionMask::CAUSAL;
+        for (mask, scale) in [
+            (causal, None),
+            (AttentionMask { window: Some(2), ..causal }, Some(0.7)),
+            (AttentionMask::BIDIRECTIONAL, Some(1.0)),
+        ] {
+            for positions in [&alone, &packed] {
+                let with = |dropout| {
+                    let options = AttentionOptions { mask, scale, dropout };
+                    attention_and_gradients(device, positions, options, 3)
+                };
+                for (whole, fused) in with(1e-9).iter().zip(&with(0.0)) {
+                    let difference = relative_l2(whole, fused);
+                    assert!(difference < 1e-5, "{mask:?} {scale:?}: {difference:.1e}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn dropout_of_attention_keeps_its_mean_and_is_drawn_by_the_pass() {
+    let device = tt_tensor::Device::Cpu;
+    let at = positions(2, 0, 6, device);
+    let given = |dropout, seed| {
+        let options = AttentionOptions {
+            dropout,
+            ..AttentionMask::CAUSAL.into()
+        };
+        attention_and_gradients(device, &at, options, seed)
+    };
+    assert_eq!(given(0.3, 1), given(0.3, 1));
+    assert_ne!(given(0.3, 1), given(0.3, 2));
+    let plain = given(0.0, 0);
+    let mut means = plain.clone().map(|values| vec![0.0; values.len()]);
+    const DRAWS: u64 = 4000;
+    for seed in 0..DRAWS {
+        for (mean, drawn) in means.iter_mut().zip(given(0.3, seed)) {
+            for (mean, drawn) in mean.iter_mut().zip(drawn) {
+                *mean += drawn / DRAWS as f32;
+            }
+        }
+    }
+    for (mean, plain) in means.iter().zip(&plain) {
+        let difference = relative_l2(mean, plain);
+        assert!(difference < 0.05, "{difference:.3}");
     }
 }
 

@@ -15,29 +15,48 @@ pub fn gguf_metadata(config: &Json) -> Vec<(String, Value)> {
         "general.architecture".to_owned(),
         Value::String(architecture.to_owned()),
     )];
-    for (key, name) in [
-        ("block_count", "num_hidden_layers"),
-        ("context_length", "max_position_embeddings"),
-        ("embedding_length", "hidden_size"),
-        ("feed_forward_length", "intermediate_size"),
-        ("attention.head_count", "num_attention_heads"),
-        ("attention.head_count_kv", "num_key_value_heads"),
-        ("attention.key_length", "head_dim"),
-        ("attention.value_length", "head_dim"),
-        ("rope.dimension_count", "head_dim"),
-    ] {
+    let (integers, numbers) = if architecture == "gpt2" {
+        (GPT2_INTEGERS, GPT2_NUMBERS)
+    } else {
+        (LLAMA_INTEGERS, LLAMA_NUMBERS)
+    };
+    for (key, name) in integers {
         let value = Value::U32(config[name].as_u64().unwrap() as u32);
         metadata.push((format!("{architecture}.{key}"), value));
     }
-    for (key, name) in [
-        ("attention.layer_norm_rms_epsilon", "rms_norm_eps"),
-        ("rope.freq_base", "rope_theta"),
-    ] {
+    for (key, name) in numbers {
         let value = Value::F32(config[name].as_f64().unwrap() as f32);
         metadata.push((format!("{architecture}.{key}"), value));
     }
     metadata
 }
+
+/// Keys in GGUF and in `config.json`.
+type Keys = &'static [(&'static str, &'static str)];
+
+const LLAMA_INTEGERS: Keys = &[
+    ("block_count", "num_hidden_layers"),
+    ("context_length", "max_position_embeddings"),
+    ("embedding_length", "hidden_size"),
+    ("feed_forward_length", "intermediate_size"),
+    ("attention.head_count", "num_attention_heads"),
+    ("attention.head_count_kv", "num_key_value_heads"),
+    ("attention.key_length", "head_dim"),
+    ("attention.value_length", "head_dim"),
+    ("rope.dimension_count", "head_dim"),
+];
+const LLAMA_NUMBERS: Keys = &[
+    ("attention.layer_norm_rms_epsilon", "rms_norm_eps"),
+    ("rope.freq_base", "rope_theta"),
+];
+const GPT2_INTEGERS: Keys = &[
+    ("block_count", "n_layer"),
+    ("context_length", "n_positions"),
+    ("embedding_length", "n_embd"),
+    ("feed_forward_length", "n_inner"),
+    ("attention.head_count", "n_head"),
+];
+const GPT2_NUMBERS: Keys = &[("attention.layer_norm_epsilon", "layer_norm_epsilon")];
 
 /// What the converter says of a byte-level BPE `tokenizer.json`, whose pre-tokenizer it calls `pre`. Its added tokens are in
 /// its vocabulary.
@@ -94,7 +113,14 @@ pub fn write_gguf(
                 true if name.contains("k_proj") => Some(count(".head_count_kv")),
                 _ => None,
             };
-            let tensor = heads.map_or(tensor.clone(), |heads| permuted(tensor, heads));
+            let tensor = match heads {
+                Some(heads) => permuted(tensor, heads),
+                // `Conv1D`, turned as all other weights are.
+                None if name.contains(".c_") && tensor.rank() == 2 => {
+                    tensor.t().unwrap().contiguous().unwrap()
+                }
+                None => tensor.clone(),
+            };
             let dtype = if tensor.rank() > 1 {
                 dtype
             } else {
@@ -118,7 +144,17 @@ fn permuted(tensor: &Tensor, heads: usize) -> Tensor {
 
 fn converted(name: &str) -> String {
     let mut name = name.replace("model.layers.", "blk.");
+    name = name.replace("transformer.h.", "blk.");
     for (hf, gguf) in [
+        ("transformer.wte", "token_embd"),
+        ("transformer.wpe", "position_embd"),
+        ("transformer.ln_f", "output_norm"),
+        ("ln_1", "attn_norm"),
+        ("attn.c_attn", "attn_qkv"),
+        ("attn.c_proj", "attn_output"),
+        ("ln_2", "ffn_norm"),
+        ("mlp.c_fc", "ffn_up"),
+        ("mlp.c_proj", "ffn_down"),
         ("model.embed_tokens", "token_embd"),
         ("model.norm", "output_norm"),
         ("lm_head", "output"),

@@ -1,6 +1,6 @@
 //! LoRA against Python's peft: what the adapter gives, its training, and the weights it is merged into.
 
-use tt_models::{Architecture, LlamaConfig, Qwen2Config};
+use tt_models::{Gpt2Config, LlamaConfig, ModelConfig, Qwen2Config};
 use tt_tensor::Device;
 use tt_testkit::{on_each_device, relative_l2};
 
@@ -19,8 +19,16 @@ fn golden_lora_llama_all_linear() {
     check::<LlamaConfig>("lora_llama_all_linear", Device::Cpu);
 }
 
-fn check<C: Architecture>(name: &str, device: Device) {
-    let open = || Check::open::<C>(name, device);
+on_each_device! {
+    #[full_on_tpu]
+    /// Weights that are `[in, out]`.
+    fn golden_lora_gpt2(device) {
+        check::<Gpt2Config>("lora_gpt2", device);
+    }
+}
+
+fn check<C: ModelConfig>(name: &str, device: Device) {
+    let open = || Check::open_model::<C>(name, device);
     let check = open().with_adapter("adapter_init");
     check.decay_rule();
     check.logits();

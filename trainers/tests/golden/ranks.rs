@@ -9,7 +9,7 @@ use std::time::Duration;
 use tt_collators::{Batch, IGNORE};
 use tt_config::Composer;
 use tt_dist::{Communicator, Mesh, MeshAxes, threads};
-use tt_models::{Architecture, LlamaConfig, Qwen2Config};
+use tt_models::{Gpt2Config, LlamaConfig, ModelConfig, Qwen2Config};
 use tt_nn::ParamSpec;
 use tt_optimizers::{
     MAIN, MakeOptimizer, Optimizers, SchedulePlan, Scheduled, Shape, TABLE, needs_whole,
@@ -92,7 +92,13 @@ fn golden_lora_qwen2_on_ranks() {
     on_ranks::<Qwen2Config>("lora_qwen2", &["zero1", "zero3"], &[2]);
 }
 
-fn on_ranks<C: Architecture>(case: &str, presets: &[&str], sizes: &[i64]) {
+#[test]
+fn golden_gpt2_on_ranks() {
+    on_ranks::<Gpt2Config>("gpt2", &["zero3"], &[3]);
+    on_ranks::<Gpt2Config>("lora_gpt2", &["zero3"], &[2]);
+}
+
+fn on_ranks<C: ModelConfig>(case: &str, presets: &[&str], sizes: &[i64]) {
     for name in presets {
         for size in sizes {
             on_mesh::<C>(case, name, 1, *size);
@@ -100,8 +106,8 @@ fn on_ranks<C: Architecture>(case: &str, presets: &[&str], sizes: &[i64]) {
     }
 }
 
-fn on_mesh<C: Architecture>(case: &str, name: &str, data: i64, fsdp: i64) {
-    let mut check = Check::open::<C>(case, Device::Cpu);
+fn on_mesh<C: ModelConfig>(case: &str, name: &str, data: i64, fsdp: i64) {
+    let mut check = Check::open_model::<C>(case, Device::Cpu);
     if case.starts_with("lora") {
         check = check.with_adapter("adapter_init");
     }

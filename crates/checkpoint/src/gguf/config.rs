@@ -5,13 +5,17 @@ use tt_nn::{Rope, RopeScaling};
 
 use super::metadata::Metadata;
 
-/// `shapes` gives that of a tensor by its Hugging Face name. Error: a key that is missing, or that asks for what the
-/// models here do not have.
+/// `shapes` gives that of a tensor by its Hugging Face name; `is_tied` says that the head is the embedding. Error: a key
+/// that is missing, or that asks for what the models here do not have.
 pub(super) fn read<'a>(
     metadata: &Metadata<'_>,
     shapes: impl Fn(&str) -> Option<&'a [usize]>,
     rope_factors: Option<&[f32]>,
+    is_tied: bool,
 ) -> Result<Value, String> {
+    if metadata.architecture == "gpt2" {
+        return gpt2(metadata, shapes, is_tied);
+    }
     let refuse = |key: &str, why: String| Err(format!("`{}`: {why}", metadata.name(key)));
     if let Some(experts @ 1..) = metadata.integer("expert_count")? {
         return refuse(
@@ -71,8 +75,34 @@ pub(super) fn read<'a>(
         "rms_norm_eps": eps.ok_or("the epsilon of RMSNorm is missing")?,
         "rope_scaling": scaling,
         "rope_theta": theta,
-        "tie_word_embeddings": !has("lm_head.weight"),
+        "tie_word_embeddings": is_tied,
         "vocab_size": vocab_size,
+    }))
+}
+
+/// GPT-2's, under its own names. llama.cpp knows none of its switches, so a file has none.
+fn gpt2<'a>(
+    metadata: &Metadata<'_>,
+    shapes: impl Fn(&str) -> Option<&'a [usize]>,
+    is_tied: bool,
+) -> Result<Value, String> {
+    let rows = |name: &str, in_file: &str| match shapes(name) {
+        Some(&[rows, _]) => Ok(rows),
+        _ => Err(format!("the tensor `{in_file}` is missing")),
+    };
+    let eps = metadata.number("attention.layer_norm_epsilon")?;
+    Ok(json!({
+        "activation_function": "gelu_new",
+        "architectures": [metadata.class],
+        "layer_norm_epsilon": eps.ok_or("the epsilon of LayerNorm is missing")?,
+        "model_type": metadata.architecture,
+        "n_embd": metadata.require("embedding_length")?,
+        "n_head": metadata.require("attention.head_count")?,
+        "n_inner": metadata.require("feed_forward_length")?,
+        "n_layer": metadata.require("block_count")?,
+        "n_positions": rows("transformer.wpe.weight", "position_embd.weight")?,
+        "tie_word_embeddings": is_tied,
+        "vocab_size": rows("transformer.wte.weight", "token_embd.weight")?,
     }))
 }
 

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use candle_core::quantized::gguf_file::Value;
 
 /// The architectures that are read: name in GGUF, class in Hugging Face.
-const ARCHITECTURES: [(&str, &str); 3] = [
+const ARCHITECTURES: [(&str, &str); 4] = [
+    ("gpt2", "GPT2LMHeadModel"),
     ("llama", "LlamaForCausalLM"),
     ("qwen2", "Qwen2ForCausalLM"),
     ("qwen3", "Qwen3ForCausalLM"),

@@ -31,6 +31,7 @@ use crate::{
     tensor_file::TensorFile,
 };
 use metadata::Metadata;
+use names::Order;
 
 /// Types that candle does not read, by their numbers in ggml.h, which is all that it says of them.
 const UNREAD_TYPES: [(u32, &str); 16] = [
@@ -67,8 +68,7 @@ pub(crate) struct GgufFile {
 struct Stored {
     name: String,
     shape: Vec<usize>,
-    /// Of which the rows are in llama.cpp's order for rotary positions.
-    permuted_heads: Option<usize>,
+    order: Order,
 }
 
 impl GgufFile {
@@ -97,8 +97,18 @@ impl GgufFile {
         } else {
             None
         };
+        let is_tied = match metadata.architecture {
+            // llama.cpp's older converter wrote the embedding a second time, as the head.
+            "gpt2" if content.tensor_infos.contains_key(names::HEAD) => {
+                let [head, embedding] =
+                    [names::HEAD, names::EMBEDDING].map(|name| dequantised(path, &content, name));
+                head? == embedding?
+            }
+            _ => !content.tensor_infos.contains_key(names::HEAD),
+        };
         let shapes = |name: &str| tensors.get(name).map(|stored| stored.shape.as_slice());
-        let config = config::read(&metadata, shapes, rope_factors.as_deref()).map_err(malformed)?;
+        let config =
+            config::read(&metadata, shapes, rope_factors.as_deref(), is_tied).map_err(malformed)?;
         Ok(Self {
             path: path.to_owned(),
             content,
@@ -153,10 +163,7 @@ impl TensorFile for GgufFile {
     fn read_f32(&self, name: &str, values: &mut Vec<f32>) -> Result<()> {
         let stored = self.stored(name)?;
         let read = dequantised(&self.path, &self.content, &stored.name)?;
-        *values = match stored.permuted_heads {
-            Some(heads) => names::unpermuted(&read, stored.shape[0], heads),
-            None => read,
-        };
+        *values = stored.order.restored(read, &stored.shape);
         Ok(())
     }
 }

@@ -91,6 +91,61 @@ fn f32_comes_back_exact_with_hugging_faces_names_and_rows() {
     }
 }
 
+/// Its feed-forward is not four times as wide, so that a weight turned the wrong way has another shape.
+fn gpt2() -> (Json, Vec<(String, Tensor)>) {
+    let config = json!({
+        "activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"], "layer_norm_epsilon": 1e-5,
+        "model_type": "gpt2", "n_embd": 32, "n_head": 2, "n_inner": 96, "n_layer": 1, "n_positions": 8,
+        "tie_word_embeddings": true, "vocab_size": 16,
+    });
+    let tensors = [
+        ("transformer.wte.weight", vec![16, 32]),
+        ("transformer.wpe.weight", vec![8, 32]),
+        ("transformer.h.0.ln_1.weight", vec![32]),
+        ("transformer.h.0.ln_1.bias", vec![32]),
+        ("transformer.h.0.attn.c_attn.weight", vec![32, 96]),
+        ("transformer.h.0.attn.c_attn.bias", vec![96]),
+        ("transformer.h.0.attn.c_proj.weight", vec![32, 32]),
+        ("transformer.h.0.attn.c_proj.bias", vec![32]),
+        ("transformer.h.0.ln_2.weight", vec![32]),
+        ("transformer.h.0.mlp.c_fc.weight", vec![32, 96]),
+        ("transformer.h.0.mlp.c_proj.weight", vec![96, 32]),
+        ("transformer.h.0.mlp.c_proj.bias", vec![32]),
+        ("transformer.ln_f.weight", vec![32]),
+        ("transformer.ln_f.bias", vec![32]),
+    ];
+    let tensors = tensors.into_iter().map(|(name, shape)| {
+        let tensor = Tensor::randn(0f32, 1.0, shape, &Device::Cpu).unwrap();
+        (name.to_owned(), tensor)
+    });
+    (config, tensors.collect())
+}
+
+/// Files of before 2025 hold the embedding a second time, as the head, without which llama.cpp did not load them.
+#[test]
+fn gpt2_comes_back_exact_with_its_names_and_weights_in_out() {
+    let (config, tensors) = gpt2();
+    let head = |tensor: Tensor| [&tensors[..], &[("lm_head.weight".to_owned(), tensor)]].concat();
+    let copy = head(tensors[0].1.clone());
+    let own = head((&tensors[0].1 * 2.0).unwrap());
+    for (tensors, is_tied) in [(&tensors, true), (&copy, true), (&own, false)] {
+        let (_dir, path) = written(&gguf_metadata(&config), tensors, GgmlDType::F32);
+        let weights = Weights::open(&path).unwrap();
+        let mut read = Vec::new();
+        for (name, tensor) in tensors {
+            assert_eq!(weights.shape(name), Some(tensor.dims()), "{name}");
+            weights.read_f32(name, &mut read).unwrap();
+            assert_eq!(read, values(tensor), "{name}");
+        }
+        let mut config = config.clone();
+        config["tie_word_embeddings"] = is_tied.into();
+        assert_eq!(weights.config(), Some(&config));
+    }
+    let (_dir, path) = written(&gguf_metadata(&config), &tensors[1..], GgmlDType::F32);
+    let message = refusal(&path);
+    assert!(message.contains("token_embd.weight"), "{message}");
+}
+
 #[test]
 fn quantised_matrices_come_back_within_half_a_step() {
     let tensors = tensors();
@@ -218,7 +273,7 @@ fn what_is_not_known_is_refused_by_name() {
         (
             "general.architecture",
             Some(text("mamba")),
-            ["mamba", "llama, qwen2"],
+            ["mamba", "gpt2, llama, qwen2"],
         ),
         (
             "general.architecture",
