@@ -14,9 +14,10 @@ use serde_json::Value;
 use tt_adapters::{Lora, Saved};
 use tt_checkpoint::{SavedAdapter, Weights};
 use tt_data::Tokenizer;
+use tt_engine::{Limits, Sampler, Sampling, generate};
 use tt_models::{Input, Model, TABLE};
 use tt_nn::{Forward, ParamSpec, ParamTree};
-use tt_tensor::{Device, Tensor};
+use tt_tensor::{Device, Seed, Tensor};
 
 use crate::harness::{NANO, Place, RunFolder};
 
@@ -85,9 +86,17 @@ fn transformers_computes_our_logits_from_our_checkpoints() {
     }
     let tokenizer = Tokenizer::load(&pairs[0].0, None).expect("our tokenizer");
     let ids = tokenizer.encode(TEXT).expect("ids");
+    let mut continuations = Vec::new();
     for (checkpoint, ours) in &pairs {
         let (model, params) = whole_model(checkpoint);
         write_logits(&*model, &params, &ids, ours);
+        let mut sampler = Sampler::new(Sampling::Greedy, Seed::new(0));
+        let limits = Limits {
+            max_new_tokens: 16,
+            ends: Vec::new(),
+        };
+        let tokens = generate(&*model, &params, &ids, &mut sampler, &limits).expect("tokens");
+        continuations.push(tokens);
     }
 
     let files = pairs
@@ -97,7 +106,14 @@ fn transformers_computes_our_logits_from_our_checkpoints() {
     let results: Vec<Value> = serde_json::from_slice(&stdout).expect("JSON");
 
     assert_eq!(results.len(), MODELS.len());
-    for (model, result) in MODELS.iter().zip(results) {
+    for ((model, result), ours) in MODELS.iter().zip(results).zip(continuations) {
+        let theirs = result["greedy"].as_array().expect("tokens");
+        let theirs: Vec<_> = theirs.iter().filter_map(Value::as_u64).collect();
+        let ours: Vec<_> = ours.into_iter().map(u64::from).collect();
+        assert_eq!(ours[..theirs.len()], theirs, "{model:?}");
+        let is_whole =
+            theirs.len() == ours.len() || theirs.last() == Some(&tokenizer.eos_id().into());
+        assert!(is_whole && !theirs.is_empty(), "{model:?}: {theirs:?}");
         let difference = result["max_abs_difference"].as_f64().expect("a number");
         assert!(difference < 1e-4, "{model:?}: {result}");
         assert!(
@@ -108,17 +124,52 @@ fn transformers_computes_our_logits_from_our_checkpoints() {
         assert_eq!(result["text"], TEXT.replace("e\u{301}", "\u{e9}"));
         assert_eq!(result["eos_token_id"], tokenizer.eos_id());
     }
+
+    // And back: what transformers writes of a GPT-2 trains here as what we wrote of it.
+    let theirs = place.path().join("theirs");
+    run_script(
+        &python,
+        "compare_logits.py",
+        [Path::new("save"), &pairs[0].0, &theirs],
+    );
+    let trained = |from: &Path, dir: &str| {
+        let (url, dir) = (
+            format!("model.pretrained_url={}", from.display()),
+            format!("hydra.run.dir={dir}"),
+        );
+        let nano = NANO.iter().filter(|arg| !arg.starts_with("+model="));
+        let args: Vec<_> = nano.copied().collect();
+        let more = ["+model=gpt2", "trainer.max_steps=2", &url, &dir];
+        place.run(&[&args[..], &more].concat()).with_code(0);
+        RunFolder(
+            place
+                .path()
+                .join(dir.split('=').next_back().expect("a folder")),
+        )
+        .timeless_rows()
+    };
+    let from_theirs = trained(&theirs, "from-theirs");
+    assert!(from_theirs.len() > 1);
+    assert_eq!(from_theirs, trained(&pairs[0].0, "from-ours"));
 }
 
-/// Options of adapters of ours.
-const ADAPTERS: [&[&str]; 3] = [
-    &["model.adapter.target_modules=[q_proj,v_proj]"],
-    &["model.adapter.use_rslora=true", "model.adapter.bias=all"],
-    &[
-        "model.adapter.target_modules=layers.1.**",
-        "model.adapter.lora_alpha=3.5",
-        "model.adapter.bias=lora_only",
-    ],
+/// Adapters of ours: model and options.
+const ADAPTERS: [(&str, &[&str]); 4] = [
+    ("qwen2", &["model.adapter.target_modules=[q_proj,v_proj]"]),
+    (
+        "qwen2",
+        &["model.adapter.use_rslora=true", "model.adapter.bias=all"],
+    ),
+    (
+        "qwen2",
+        &[
+            "model.adapter.target_modules=layers.1.**",
+            "model.adapter.lora_alpha=3.5",
+            "model.adapter.bias=lora_only",
+        ],
+    ),
+    // Weights that are `[in, out]`.
+    ("gpt2", &["model.adapter.bias=lora_only"]),
 ];
 
 #[test]
@@ -128,6 +179,12 @@ fn peft_and_transformers_compute_our_logits_from_our_adapters() {
     };
     let place = Place::new();
     let path = |name: &str| place.path().join(name);
+    let run = |model: &str, more: &[&str]| {
+        let (model, nano) = (format!("+model={model}"), NANO.iter());
+        let nano = nano.filter(|arg| !arg.starts_with("+model=")).copied();
+        let args: Vec<_> = nano.chain([&*model]).chain(more.iter().copied()).collect();
+        place.run(&args).with_code(0);
+    };
     let export = |checkpoint: &str, out: &str, merge: bool| {
         let [checkpoint, out] = [format!("checkpoint={checkpoint}"), format!("out={out}")];
         let merge = format!("merge={merge}");
@@ -135,41 +192,49 @@ fn peft_and_transformers_compute_our_logits_from_our_adapters() {
             .run(&["export", &checkpoint, &out, &merge])
             .with_code(0);
     };
-    let full = ["trainer.max_steps=30", "lr=4e-3", "hydra.run.dir=full"];
-    place.run_nano(&full).with_code(0);
-    export("full", "base", false);
-    let ids = Tokenizer::load(&path("base"), None).expect("our tokenizer");
-    let ids = ids.encode(TEXT).expect("ids");
-
-    // Adapters of ours, and one that peft made.
-    let mut names = vec!["theirs".to_owned()];
-    let make = [PathBuf::from("make"), path("base"), path("theirs")];
-    run_script(&python, "compare_adapter.py", &make);
-    for (i, options) in ADAPTERS.iter().enumerate() {
-        let dir = format!("hydra.run.dir=run{i}");
+    // Of each base an adapter that peft made, then those of ours.
+    let mut adapters = Vec::new();
+    for (base, targets) in [("qwen2", Some(r".*\.(q_proj|up_proj)")), ("gpt2", None)] {
+        let full = format!("{base}-run");
+        let dir = format!("hydra.run.dir={full}");
+        run(base, &["trainer.max_steps=30", "lr=4e-3", &dir]);
+        export(&full, base, false);
+        let name = format!("{base}-theirs");
+        let make = [PathBuf::from("make"), path(base), path(&name)].into_iter();
+        let make = make.chain(targets.map(PathBuf::from));
+        run_script(&python, "compare_adapter.py", make);
+        adapters.push((base, name));
+    }
+    for (i, &(base, options)) in ADAPTERS.iter().enumerate() {
+        let [dir, url] = [
+            format!("hydra.run.dir=run{i}"),
+            format!("model.pretrained_url={base}"),
+        ];
         let more = [
-            "model.pretrained_url=base",
+            &url,
             "model/adapter=lora",
             "trainer.max_steps=20",
             "lr=2e-2",
             &dir,
         ];
-        place.run_nano(&[&more[..], options].concat()).with_code(0);
+        run(base, &[&more[..], options].concat());
         export(&format!("run{i}"), &format!("adapter{i}"), false);
-        names.push(format!("adapter{i}"));
+        adapters.push((base, format!("adapter{i}")));
     }
+    let ids = Tokenizer::load(&path("qwen2"), None).expect("our tokenizer");
+    let ids = ids.encode(TEXT).expect("ids");
     let mut files = Vec::new();
-    for name in &names {
+    for (base, name) in &adapters {
         let (merged, ours) = (format!("{name}-merged"), format!("{name}.safetensors"));
         export(name, &merged, true);
-        let (model, params) = with_adapter(&path("base"), &path(name));
+        let (model, params) = with_adapter(&path(base), &path(name));
         write_logits(&*model, &params, &ids, &path(&ours));
         files.extend([path(name), path(&merged), path(&ours)]);
     }
     let stdout = run_script(&python, "compare_adapter.py", &files);
     let results: Vec<Value> = serde_json::from_slice(&stdout).expect("JSON");
-    assert_eq!(results.len(), names.len());
-    for (name, result) in names.iter().zip(results) {
+    assert_eq!(results.len(), adapters.len());
+    for ((_, name), result) in adapters.iter().zip(results) {
         let difference = |of: &str| result[of].as_f64().expect("a number");
         for of in ["adapter", "by_transformers", "merged", "merged_by_peft"] {
             assert!(difference(of) < 1e-4, "{name}: {result}");

@@ -22,6 +22,17 @@ const RUN: &[&str] = &[
     "trainer.eval_interval=10",
 ];
 
+/// Models with their dropout.
+const QWEN2: (&str, &[&str]) = ("qwen2", &["model.hidden_dropout=0.1"]);
+const GPT2: (&str, &[&str]) = (
+    "gpt2",
+    &[
+        "model.embd_pdrop=0.1",
+        "model.attn_pdrop=0.1",
+        "model.resid_pdrop=0.1",
+    ],
+);
+
 // Rows of `metrics.jsonl`: the text makes about twenty steps.
 const ANYWHERE: Range<usize> = 1..50;
 const BEFORE_THE_FIRST_SAVE: Range<usize> = 1..6;
@@ -56,16 +67,28 @@ fn place() -> Place {
     place
 }
 
-fn start(place: &Place, folder: &str, threads: usize) -> (Running, RunFolder) {
-    let run_dir = format!("hydra.run.dir={folder}");
-    let mut args = crate::harness::nano(RUN);
-    args.push(&run_dir);
+/// [`RUN`] of the nano model of a family, with its dropout in place of Qwen2's.
+fn start_model(
+    place: &Place,
+    (model, dropout): (&str, &[&str]),
+    folder: &str,
+    threads: usize,
+) -> (Running, RunFolder) {
+    let (model, run_dir) = (format!("+model={model}"), format!("hydra.run.dir={folder}"));
+    let shared = crate::harness::nano(RUN).into_iter();
+    let shared = shared.filter(|arg| !arg.starts_with("+model=") && !arg.contains("dropout"));
+    let args: Vec<_> = [&*model].into_iter().chain(shared).collect();
+    let args = [&args[..], dropout, &[&*run_dir]].concat();
     let mut command = place.command(&args);
     command.env("RAYON_NUM_THREADS", threads.to_string());
     (
         Running::start(command),
         RunFolder(place.path().join(folder)),
     )
+}
+
+fn start(place: &Place, folder: &str, threads: usize) -> (Running, RunFolder) {
+    start_model(place, QWEN2, folder, threads)
 }
 
 #[track_caller]
@@ -103,7 +126,7 @@ fn killed_at_ten_random_moments_it_equals_a_run_never_interrupted() {
         "the third epoch, counted from 0: {state}"
     );
 
-    // Ten kills in seven runs: anywhere, in epoch 2, and twice in a row.
+    // Ten kills in seven runs of it: anywhere, in epoch 2, and twice in a row.
     let kills: [&[Range<usize>]; 7] = [
         &[ANYWHERE],
         &[EPOCH_1],
@@ -113,11 +136,20 @@ fn killed_at_ten_random_moments_it_equals_a_run_never_interrupted() {
         &[EPOCH_2, EPOCH_3],
         &[BEFORE_THE_FIRST_SAVE, EPOCH_1],
     ];
-    for (trial, kills) in kills.iter().enumerate() {
+    let mut trials: Vec<_> = kills
+        .iter()
+        .map(|kills| (QWEN2, &reference, *kills))
+        .collect();
+    // And one of GPT-2, whose attention drops out too.
+    let (running, of_gpt2) = start_model(&place, GPT2, "reference-gpt2", 1);
+    running.finish().with_code(0);
+    trials.push((GPT2, &of_gpt2, &[EPOCH_1, EPOCH_2]));
+    for (trial, (model, reference, kills)) in trials.into_iter().enumerate() {
         let folder = format!("killed-{trial}");
+        let start = |threads| start_model(&place, model, &folder, threads);
         let mut history = Vec::new();
         for (nth, rows) in kills.iter().enumerate() {
-            let (mut running, run) = start(&place, &folder, 1 + nth);
+            let (mut running, run) = start(1 + nth);
             let row = rows.start + random(rows.len());
             running.wait_for_rows(&run, row.max(run.row_count() + nth));
             let pause = Duration::from_micros(random(20_000) as u64);
@@ -125,9 +157,9 @@ fn killed_at_ten_random_moments_it_equals_a_run_never_interrupted() {
             history.push(format!("killed {pause:?} after row {row}"));
             running.kill();
         }
-        let (running, run) = start(&place, &folder, 2 + trial % 2);
+        let (running, run) = start(2 + trial % 2);
         running.finish().with_code(0);
-        assert_same_run(&run, &reference, &history.join(", then "));
+        assert_same_run(&run, reference, &history.join(", then "));
     }
 }
 

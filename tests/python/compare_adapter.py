@@ -1,10 +1,12 @@
 """Loads adapters and merged models of ours with peft and transformers and compares their logits with ours.
 
 usage: compare_adapter.py ADAPTER MERGED OURS [ADAPTER MERGED OURS ...]
+       compare_adapter.py make BASE OUT [TARGETS]
 
 ADAPTER is a folder in peft's layout, MERGED the folder of a whole model; OURS is a safetensors file with input_ids [B, T]
 (i64) and logits [B, T, V] (f32). Prints a JSON object for each triple, in a list: the largest differences from OURS of the base
-with the adapter, of the same as transformers alone loads it, of peft's own merge, of MERGED, and of the base alone.
+with the adapter, of the same as transformers alone loads it, of peft's own merge, of MERGED, and of the base alone. `make` has
+peft make an adapter, on the layers that the regular expression TARGETS matches or those it takes by itself.
 """
 
 import json
@@ -40,12 +42,12 @@ def compare(adapter, merged, ours):
     }
 
 
-def adapter_of_peft(base, out):
+def adapter_of_peft(base, out, targets=None):
     """Makes an adapter with peft: every weight of it drawn, so that it changes the model."""
     from peft import LoraConfig, get_peft_model
 
     torch.manual_seed(0)
-    config = LoraConfig(r=3, lora_alpha=5, target_modules=r".*\.(q_proj|up_proj)", bias="all", task_type="CAUSAL_LM")
+    config = LoraConfig(r=3, lora_alpha=5, target_modules=targets, bias="all", task_type="CAUSAL_LM")
     adapted = get_peft_model(model(base), config)
     with torch.no_grad():
         for parameter in adapted.parameters():

@@ -2,8 +2,7 @@
 //! block by block and has none.
 //!
 //! Shapes: `q` `[B, T, H, D]`, `k` and `v` `[B, T, Hkv, D]`, `Hkv` dividing `H`; the result is `[B, T, H, D]`, of `q`'s type.
-//! Scores and probabilities are f32 `[B, H, T, T]`. What a query sees is told by positions, which rise within a segment,
-//! so that nothing is made on the host.
+//! Scores and probabilities are f32 `[B, H, T, T]`.
 //! Source: transformers' `eager_attention_forward`, where what falls out is 0 and the rest is divided by what is kept.
 
 use tt_tensor::{DType, Tensor};
@@ -46,23 +45,22 @@ pub(crate) fn dropped_attention(
 /// `scores` `[B, H, T, T]` with what a query does not see put out of reach.
 fn masked(scores: Tensor, positions: &Positions, options: &AttentionOptions) -> Result<Tensor> {
     let [b, _, t, _] = scores.dims_of("attention")?;
-    let unseen = Tensor::full(UNSEEN, (), scores.device())?;
-    let of_queries = |x: &Tensor| x.reshape((b, 1, t, 1));
-    let of_keys = |x: &Tensor| x.reshape((b, 1, 1, t));
-    let at = positions.position_ids.to_dtype(DType::F32)?; // exact below 2^24
+    let device = scores.device();
+    let unseen = Tensor::full(UNSEEN, (), device)?;
+    let at: Vec<f32> = (0..t).map(|at| at as f32).collect();
+    let queries = Tensor::from_slice(&at, (1, 1, t, 1), device)?;
+    let keys = Tensor::from_slice(&at, (1, 1, 1, t), device)?;
     let mut scores = scores;
     if options.mask.causal {
-        let seen = of_keys(&at)?.le(&of_queries(&at)?)?;
-        scores = seen.where_cond(&scores, &unseen)?;
+        scores = keys.le(&queries)?.where_cond(&scores, &unseen)?;
     }
     if let Some(window) = options.mask.window {
-        let end = at.affine(1.0, window as f64)?;
-        let seen = of_queries(&at)?.lt(&of_keys(&end)?)?;
-        scores = seen.where_cond(&scores, &unseen)?;
+        let ends = keys.affine(1.0, window as f64)?;
+        scores = queries.lt(&ends)?.where_cond(&scores, &unseen)?;
     }
-    if let Some(segments) = &positions.segment_ids {
-        let seen = of_keys(segments)?.eq(&of_queries(segments)?)?;
-        scores = seen.where_cond(&scores, &unseen)?;
+    if let Some(ids) = &positions.segment_ids {
+        let (queries, keys) = (ids.reshape((b, 1, t, 1))?, ids.reshape((b, 1, 1, t))?);
+        scores = keys.eq(&queries)?.where_cond(&scores, &unseen)?;
     }
     Ok(scores)
 }
