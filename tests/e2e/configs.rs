@@ -50,7 +50,11 @@ fn with_every_option(command: &[&str]) {
             _ if group == "data" => &["data.path=given.jsonl"],
             _ => &[],
         };
-        let rest = ["model=qwen2", "trainer=lm"]
+        let model = match choice.as_str() {
+            "trainer/recipe=megatron_gpt" => "model=gpt2",
+            _ => "model=qwen2",
+        };
+        let rest = [model, "trainer=lm"]
             .into_iter()
             .filter(|other| other.split('=').next() != Some(group));
         let arguments: Vec<&str> = rest
@@ -108,7 +112,7 @@ fn every_option_plans_what_fits_this_machine() {
 
 #[test]
 fn every_family_of_models_trains_and_generates() {
-    for model in ["llama", "qwen3"] {
+    for model in ["gpt2", "llama", "qwen3"] {
         let place = Place::new();
         let chosen = format!("+model={model}");
         let args: Vec<_> = NANO
