@@ -24,12 +24,13 @@ where
 
     fn hidden_states(&self, fwd: &Forward, input: &Input) -> Result<Tensor> {
         let hidden = self.0.hidden_states(fwd, input)?;
-        let (rows, dims) = (input.input_ids.dims(), hidden.dims());
-        if dims.len() != 3 || !dims.starts_with(rows) {
-            let due = format!("[{}, hidden]: one vector for each token", listed(rows));
-            return Err(broken("`hidden_states`", &hidden, &due));
-        }
-        expect_float("`hidden_states`", &hidden)?;
+        check_hidden("`hidden_states`", &hidden, input)?;
+        Ok(hidden)
+    }
+
+    fn encode(&self, fwd: &Forward, input: &Input) -> Result<Tensor> {
+        let hidden = self.0.encode(fwd, input)?;
+        check_hidden("`encode`", &hidden, input)?;
         Ok(hidden)
     }
 
@@ -103,6 +104,15 @@ where
         }
         expect_float(what, weight)
     }
+}
+
+fn check_hidden(what: &'static str, hidden: &Tensor, input: &Input) -> Result<()> {
+    let (rows, dims) = (input.input_ids.dims(), hidden.dims());
+    if dims.len() != 3 || !dims.starts_with(rows) {
+        let due = format!("[{}, hidden]: one vector for each token", listed(rows));
+        return Err(broken(what, hidden, &due));
+    }
+    expect_float(what, hidden)
 }
 
 fn expect_float(what: &'static str, tensor: &Tensor) -> Result<()> {

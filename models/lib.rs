@@ -119,6 +119,12 @@ pub trait Model: Send + Sync {
     /// done. With a cache in `fwd`, `input` continues what it holds.
     fn hidden_states(&self, fwd: &Forward, input: &Input) -> Result<Tensor>;
 
+    /// What the blocks make of each token `[B, T, hidden]`, before anything that the head does to it: what embeddings of texts
+    /// are made of. The same as [`Model::hidden_states`] but for a head with a transform.
+    fn encode(&self, fwd: &Forward, input: &Input) -> Result<Tensor> {
+        self.hidden_states(fwd, input)
+    }
+
     /// The output head's weight `[vocab, hidden]`. A head that is more than a weight is given by [`Model::output`], and
     /// this is [`Error::MoreThanAWeight`], so that no loss leaves out the rest unseen.
     fn head(&self, fwd: &Forward) -> Result<Tensor>;
