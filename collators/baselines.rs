@@ -4,28 +4,41 @@ use std::collections::HashMap;
 
 use crate::batch::Batch;
 
-/// Cross-entropies over the validation targets, at the positions that the loss counts.
+/// Over the validation targets, at the positions that the loss counts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Baselines {
     /// Entropy of the validation targets under their own frequencies: the best that a model can do
     /// which looks at nothing.
     pub unigram_nats: f64,
+    /// The share of the most frequent target: the most that such a model can have right.
+    pub unigram_accuracy: f64,
     /// Cross-entropy under a bigram model counted on training data: about the best that a model
     /// can do which looks at one token.
     pub bigram_nats: f64,
 }
 
-/// Entropy of the targets under their own frequencies, in nats per token.
-pub(crate) fn unigram_nats(batches: &[Batch], vocab_size: usize) -> f64 {
-    let mut counts = vec![0_u64; vocab_size];
-    for (_, target) in batches.iter().flat_map(Batch::targets) {
-        counts[target as usize] += 1;
+/// The targets' own frequencies: the best that a model can do which looks at nothing.
+pub(crate) struct Unigram {
+    /// Entropy, in nats per token.
+    pub(crate) nats: f64,
+    /// Share of the most frequent one.
+    pub(crate) accuracy: f64,
+}
+
+impl Unigram {
+    pub(crate) fn of(batches: &[Batch], vocab_size: usize) -> Self {
+        let mut counts = vec![0_u64; vocab_size];
+        for (_, target) in batches.iter().flat_map(Batch::targets) {
+            counts[target as usize] += 1;
+        }
+        let total = counts.iter().sum::<u64>() as f64;
+        let seen = counts.into_iter().filter(|&count| count > 0);
+        let shares = seen.map(|count| count as f64 / total);
+        Self {
+            nats: shares.clone().map(|p| -p * p.ln()).sum(),
+            accuracy: shares.fold(0.0, f64::max),
+        }
     }
-    let total = counts.iter().sum::<u64>() as f64;
-    let seen = counts.into_iter().filter(|&count| count > 0);
-    seen.map(|count| count as f64 / total)
-        .map(|p| -p * p.ln())
-        .sum()
 }
 
 /// Counts of neighbouring tokens.
@@ -105,11 +118,12 @@ mod tests {
     }
 
     #[test]
-    fn unigram_nats_are_the_entropy_of_the_targets() {
+    fn unigrams_have_the_entropy_and_the_greatest_share_of_the_targets() {
         // Targets, without the first token: 1, 1, 2, 3.
         let expected = 0.5 * 2_f64.ln() + 0.5 * 4_f64.ln();
-        let nats = unigram_nats(&[batch(&[9, 1, 1, 2, 3])], 10);
+        let Unigram { nats, accuracy } = Unigram::of(&[batch(&[9, 1, 1, 2, 3])], 10);
         assert!((nats - expected).abs() < 1e-12, "{nats}");
+        assert!((accuracy - 0.5).abs() < 1e-12, "{accuracy}");
     }
 
     #[test]
@@ -131,6 +145,6 @@ mod tests {
         bigrams.add(&batch(&ids));
         let validation = [batch(&ids[..40])];
         assert!(bigrams.nats(&validation) < 0.05);
-        assert!((unigram_nats(&validation, 4) - 4_f64.ln()).abs() < 0.01);
+        assert!((Unigram::of(&validation, 4).nats - 4_f64.ln()).abs() < 0.01);
     }
 }

@@ -149,16 +149,19 @@ impl Batch {
         STANDARD.into_iter().zip(standard).chain(added)
     }
 
-    /// What the loss counts: each target with the token at whose place it is predicted.
+    /// What the loss counts: each target with the token before it, or itself if it is the first of its row.
     pub fn targets(&self) -> impl Iterator<Item = (u32, u32)> {
-        let shift = self.prediction.shift();
         let rows = self
             .input_ids
             .chunks(self.seq_len)
             .zip(self.labels.chunks(self.seq_len));
-        rows.flat_map(move |(ids, labels)| ids.iter().zip(&labels[shift..]))
-            .filter(|&(_, &label)| label != IGNORE)
-            .map(|(&id, &label)| (id, label as u32))
+        rows.flat_map(move |(ids, labels)| {
+            let first = self.prediction.shift();
+            let before = (first..).map(|at: usize| at.saturating_sub(1));
+            before.map(|at| ids[at]).zip(labels[first..].iter().copied())
+        })
+        .filter(|&(_, label)| label != IGNORE)
+        .map(|(id, label)| (id, label as u32))
     }
 
     /// Where in the data each row begins and ends; rows of padding alone are left out. Rows made of one row of data have

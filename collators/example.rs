@@ -103,8 +103,16 @@ pub struct Examples {
     all: Vec<Example>,
     len: usize,
     seed: u64,
+    before: Before,
     sequence_length: usize,
     left_out: LeftOut,
+}
+
+/// What the parts of a row before this one have left.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Before {
+    tokens: u64,
+    carried: u64,
 }
 
 /// What of the rows did not get into batches.
@@ -133,15 +141,45 @@ impl Examples {
             all: vec![Example::of(fields)],
             len: 0,
             seed: 0,
+            before: Before::default(),
             sequence_length,
             left_out: LeftOut::default(),
         }
     }
 
     pub(crate) fn begin(&mut self, seed: u64) {
+        self.go_on(seed, Before::default());
+    }
+
+    /// Begins a part of a row, after those that have left `before`.
+    pub(crate) fn go_on(&mut self, seed: u64, before: Before) {
         self.len = 0;
         self.seed = seed;
+        self.before = before;
         self.left_out = LeftOut::default();
+    }
+
+    /// What the next part begins with.
+    pub(crate) fn leave(&self) -> Before {
+        Before {
+            tokens: self.before.tokens + self.num_tokens() as u64,
+            ..self.before
+        }
+    }
+
+    /// Tokens of the row in the parts before this one.
+    pub fn tokens_before(&self) -> u64 {
+        self.before.tokens
+    }
+
+    /// What the part before has left by [`Examples::carry`]; 0 in the first.
+    pub fn carried(&self) -> u64 {
+        self.before.carried
+    }
+
+    /// Leaves a number for the next part of the row.
+    pub fn carry(&mut self, number: u64) {
+        self.before.carried = number;
     }
 
     /// Takes back what has been made of the row.
@@ -200,6 +238,11 @@ impl Examples {
         let example = &mut self.all[self.len - 1];
         example.clear();
         example
+    }
+
+    /// Those that have been made, to be changed.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Example> {
+        self.all[..self.len].iter_mut()
     }
 
     /// A number for what is drawn at random, masked positions for one: a function of the run's seed, the epoch and the

@@ -23,6 +23,14 @@ macro_rules! hand_on {
             self.0.columns()
         }
 
+        fn finish(&self, examples: &mut crate::Examples) -> Result<(), tt_data::DataError> {
+            self.0.finish(examples)
+        }
+
+        fn hides_tokens(&self) -> bool {
+            self.0.hides_tokens()
+        }
+
         fn keeps(&self) -> Option<crate::Kept> {
             self.0.keeps()
         }

@@ -25,9 +25,11 @@ mod chat;
 mod example;
 mod field;
 mod fit;
+mod hide;
 mod inner;
 mod layout;
 mod loader;
+mod masked_lm;
 mod packing;
 mod pipeline;
 mod seq_to_seq;
@@ -56,6 +58,7 @@ pub use example::{Example, Examples, LeftOut};
 pub use field::{Element, Field, IGNORE, Padding, Per, Slice, Values, WEIGHTS};
 pub use layout::{Layout, Prediction};
 pub use loader::{BatchShape, Loader};
+pub use masked_lm::{MaskedLMCollator, MaskedLMConfig};
 pub use packing::{Packing, PackingCollator, PackingConfig};
 pub use pipeline::{Pipeline, PipelineOptions};
 pub use seq_to_seq::{SeqToSeqCollator, SeqToSeqConfig};
@@ -139,6 +142,20 @@ pub trait Collator: Send + Sync {
         Ok(None)
     }
 
+    /// The last thing done to what was made of a row, or of a part of one: what is drawn at random, such as which tokens are
+    /// hidden. It is not kept on disk with the tokens (see [`Collator::keeps`]).
+    ///
+    /// Parts come in order, each with what the one before has left in [`Examples::carry`], and the result may not depend on
+    /// where they end.
+    fn finish(&self, _examples: &mut Examples) -> Result<(), DataError> {
+        Ok(())
+    }
+
+    /// Whether it needs a token that hides others, which a tokenizer that is trained on the data is then given.
+    fn hides_tokens(&self) -> bool {
+        false
+    }
+
     /// Whether it may skip a row ([`Examples::skip`]). Where each row of a batch is of one row of data, it is then only known by
     /// encoding all rows before which one a batch begins with (`data.start_step`).
     fn may_leave_out(&self) -> bool {
@@ -203,6 +220,11 @@ pub const TABLE: Table<BuildCollator> = Table::new(
             "chat.ChatCollator",
             "conversations to tokens, trained on the answers",
             ChatCollator::build,
+        ),
+        Entry::new::<MaskedLMConfig>(
+            "masked_lm.MaskedLMCollator",
+            "a column of text, some tokens of which are hidden",
+            MaskedLMCollator::build,
         ),
         Entry::new::<PackingConfig>(
             "packing.PackingCollator",

@@ -13,7 +13,7 @@ use tt_data::{Ahead, Cursor, DataError, Made, Order, Prefetch, Row, Source};
 
 use crate::Collator;
 use crate::batch::Batch;
-use crate::example::{Example, Examples, LeftOut};
+use crate::example::{Before, Example, Examples, LeftOut};
 use crate::fit::fit;
 use crate::layout::Layout;
 use crate::spec::BatchSpec;
@@ -82,6 +82,8 @@ struct Rest {
     num_rows: usize,
     /// The row after them if it has been begun, and where the collator goes on in it.
     row: Option<(Row, usize)>,
+    /// What the parts of that row have left.
+    before: Before,
 }
 
 impl Loader {
@@ -447,11 +449,16 @@ impl Encoder {
                     .push(Examples::new(&self.spec.fields, self.shape.seq_len));
             }
             let examples = &mut job.examples[job.num_rows];
-            examples.begin(self.order.row_seed(epoch, index));
+            let before = match from {
+                0 => Before::default(),
+                _ => rest.before,
+            };
+            examples.go_on(self.order.row_seed(epoch, index), before);
             let next = self.encode_row(&job.row, from, examples);
             let next =
                 next.map_err(|error| error.of_collator(self.collator.name(), Some(&job.row.at)))?;
             tokens += examples.num_tokens();
+            rest.before = examples.leave();
             job.num_rows += 1;
             match next {
                 Some(next) => {
@@ -489,6 +496,7 @@ impl Encoder {
             }
             next = None;
         }
+        self.collator.finish(examples)?;
         examples.check(self.spec.layout, self.shape.vocab_size)?;
         Ok(next)
     }

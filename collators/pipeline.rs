@@ -9,7 +9,7 @@ use tt_data::{
     Shard, Source, Tokenizer, TokenizerFiles, TokenizerOrigin, cache_folder,
 };
 
-use crate::baselines::{Baselines, Bigrams, unigram_nats};
+use crate::baselines::{Baselines, Bigrams, Unigram};
 use crate::batch::Batch;
 use crate::example::Examples;
 use crate::layout::Layout;
@@ -96,7 +96,7 @@ impl Pipeline {
         let given = given_tokenizer(config, options)?.map(Arc::new);
         let planned = match &given {
             Some(tokenizer) => Arc::clone(tokenizer),
-            None => Arc::new(Tokenizer::bytes()?),
+            None => Arc::new(Tokenizer::stand_in()?),
         };
         let planned = build_collator(config, &options.collators, &planned)?;
         let config = &DataConfig {
@@ -117,7 +117,9 @@ impl Pipeline {
             Some(tokenizer) => (tokenizer, planned),
             None => {
                 let (train, cache) = (dataset.train.as_ref(), options.cache.as_deref());
-                let tokenizer = Arc::new(Tokenizer::open(&config.tokenizer, train, cache)?);
+                let has_mask = planned.hides_tokens();
+                let trained = Tokenizer::open_with(&config.tokenizer, train, cache, has_mask)?;
+                let tokenizer = Arc::new(with_mask(trained, config)?);
                 let collator = build_collator(config, &options.collators, &tokenizer)?;
                 (tokenizer, collator)
             }
@@ -428,8 +430,10 @@ impl Pipeline {
             bigrams.add(&batch);
             loader.recycle(batch);
         }
+        let Unigram { nats, accuracy } = Unigram::of(&self.validation, vocab_size);
         Ok(Baselines {
-            unigram_nats: unigram_nats(&self.validation, vocab_size),
+            unigram_nats: nats,
+            unigram_accuracy: accuracy,
             bigram_nats: bigrams.nats(&self.validation),
         })
     }
@@ -555,9 +559,10 @@ impl BatchSpec {
         let tokenizer = match (configured, &options.tokenizer) {
             (Some(path), _) if path.exists() => Tokenizer::load(path, eos_token)?,
             (None, Some(origin)) => Tokenizer::load_from(origin, eos_token)?,
-            _ => Tokenizer::bytes()?,
+            _ => Tokenizer::stand_in()?,
         };
-        let collator = build_collator(config, &options.collators, &Arc::new(tokenizer))?;
+        let tokenizer = Arc::new(with_mask(tokenizer, config)?);
+        let collator = build_collator(config, &options.collators, &tokenizer)?;
         Self::of(&*collator)
     }
 }
@@ -637,9 +642,18 @@ fn given_tokenizer(
         (None, Some(origin)) => Tokenizer::load_from(origin, eos_token)?,
         (None, None) => return Ok(None),
     };
+    let tokenizer = with_mask(tokenizer, config)?;
     Ok(Some(if config.tokenizer.add_special_tokens {
         tokenizer
     } else {
         tokenizer.without_document_start()
     }))
+}
+
+/// With the token that hides others which the config names, if it does.
+fn with_mask(tokenizer: Tokenizer, config: &DataConfig) -> Result<Tokenizer, DataError> {
+    match &config.tokenizer.mask_token {
+        Some(token) => tokenizer.with_mask_token(token),
+        None => Ok(tokenizer),
+    }
 }

@@ -24,6 +24,7 @@
 // They panic where nobody can read: standard output may be closed, or its disk full.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
+mod bert;
 mod checked;
 mod decoder;
 mod error;
@@ -41,6 +42,7 @@ use serde_json::Value;
 use tt_nn::{Forward, ModulePath, ParamSpec, Positions};
 use tt_tensor::{Tensor, fused};
 
+pub use bert::{BertConfig, BertForMaskedLM};
 pub use checked::Checked;
 pub use decoder::{Architecture, BlockOptions, Decoder, DecoderConfig, SlidingWindowConfig};
 pub use error::{Error, Result};

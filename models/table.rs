@@ -2,6 +2,7 @@
 
 use tt_config::Table;
 
+use crate::bert::BertConfig;
 use crate::gpt2::Gpt2Config;
 use crate::llama::LlamaConfig;
 use crate::plugin::{BuildModel, entry};
@@ -12,6 +13,10 @@ use crate::qwen3::Qwen3Config;
 pub const TABLE: Table<BuildModel> = Table::new(
     "model",
     &[
+        entry::<BertConfig>(
+            "bert.BertForMaskedLM",
+            "BERT: attention both ways, learned positions, a head for hidden tokens",
+        ),
         entry::<Gpt2Config>(
             "gpt2.GPT2LMHeadModel",
             "GPT-2: LayerNorm, learned positions, GELU, biases",

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 /// From a path to a name in files.
 type Rename = Arc<dyn Fn(&str) -> String + Send + Sync>;
+/// From a name in files to what it was before, if it was another.
+type Former = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
 /// How the parameters of a model are named in checkpoints: what is read and what is written.
 ///
@@ -25,6 +27,7 @@ type Rename = Arc<dyn Fn(&str) -> String + Send + Sync>;
 pub struct TensorNames {
     rename: Option<Rename>,
     optional_prefix: Option<&'static str>,
+    former: Option<Former>,
     ignored: &'static [&'static str],
     copies: &'static [(&'static str, &'static str)],
 }
@@ -42,6 +45,17 @@ impl TensorNames {
     pub fn with_optional_prefix(self, prefix: &'static str) -> Self {
         Self {
             optional_prefix: Some(prefix),
+            ..self
+        }
+    }
+
+    /// Old files may hold what is called `name` under `former(name)`; it is not written so.
+    pub fn with_former(
+        self,
+        former: impl Fn(&str) -> Option<String> + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            former: Some(Arc::new(former)),
             ..self
         }
     }
@@ -68,17 +82,22 @@ impl TensorNames {
         }
     }
 
-    /// What it is called in a file that is read, of which `contains` tells what it holds; if it holds neither form, the
+    /// What it is called in a file that is read, of which `contains` tells what it holds; if it holds no form of it, the
     /// one that is written.
     pub fn found(&self, path: &str, contains: impl Fn(&str) -> bool) -> String {
         let saved = self.saved(path);
-        let without = self
-            .optional_prefix
-            .and_then(|prefix| saved.strip_prefix(prefix));
-        match without {
-            Some(without) if !contains(&saved) && contains(without) => without.to_owned(),
-            _ => saved,
+        if contains(&saved) {
+            return saved;
         }
+        let former = self.former.as_ref().and_then(|former| former(&saved));
+        let prefix = self.optional_prefix.unwrap_or_default();
+        let forms = [Some(&saved), former.as_ref()].into_iter().flatten();
+        let mut forms = forms.flat_map(|name| {
+            let without = name.strip_prefix(prefix).unwrap_or(name);
+            [name.as_str(), without]
+        });
+        let found = forms.find(|name| contains(name));
+        found.unwrap_or(&saved).to_owned()
     }
 
     /// Patterns of tensors to pass over.

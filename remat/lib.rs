@@ -113,6 +113,7 @@ impl Recompute for Remat {
 fn is_class(name: &str, class: &str) -> bool {
     let theirs = match class {
         "GatedMlp" => "MLP",
+        "FeedForward" => "Mlp", // so that one name, `GatedMlp`, stands for the feed-forward part of every model
         "SelfAttention" => "Attention",
         "RmsNorm" => "RMSNorm",
         _ => "",

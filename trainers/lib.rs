@@ -8,12 +8,14 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod lm_trainer;
+mod masked_lm_trainer;
 mod seq_to_seq_lm_trainer;
 
 use tt_config::{Entry, Table};
 use tt_train::BuildTrainer;
 
 pub use lm_trainer::{LMTrainer, LMTrainerOptions};
+pub use masked_lm_trainer::{MaskedLMTrainer, MaskedLMTrainerOptions};
 pub use seq_to_seq_lm_trainer::SeqToSeqLMTrainer;
 
 /// What `trainer.type` may name.
@@ -28,6 +30,11 @@ pub const TABLE: Table<BuildTrainer> = Table::new(
                 let trainer = LMTrainer::new(options.label_smoothing, options.z_loss);
                 Ok(Box::new(trainer))
             },
+        ),
+        Entry::new::<MaskedLMTrainerOptions>(
+            "masked_lm.MaskedLMTrainer",
+            "masked language modelling: hidden tokens from those around them",
+            |kwargs| Ok(Box::new(MaskedLMTrainer::new(&kwargs.extract()?))),
         ),
         Entry::new::<LMTrainerOptions>(
             "seq_to_seq_lm_trainer.SeqToSeqLMTrainer",

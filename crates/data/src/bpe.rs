@@ -18,6 +18,8 @@ use crate::split::{self, Pattern};
 
 /// Ends a document; also fills up rows.
 pub(crate) const END_OF_TEXT: &str = "<|endoftext|>";
+/// Hides a token in masked language modelling.
+pub(crate) const MASK: &str = "<mask>";
 
 const LONGEST_WORD: usize = 256;
 
@@ -72,19 +74,22 @@ impl Bpe {
         }
     }
 
-    /// The model as Hugging Face's `tokenizer.json`.
-    pub(crate) fn to_json(&self) -> Value {
+    /// The model as Hugging Face's `tokenizer.json`, with [`MASK`] after the last token if `has_mask`.
+    pub(crate) fn to_json(&self, has_mask: bool) -> Value {
         let spelled: Vec<String> = self.tokens.iter().map(|bytes| spell(bytes)).collect();
+        let mask = has_mask.then(|| MASK.to_owned());
         let vocab: serde_json::Map<String, Value> = std::iter::once(END_OF_TEXT.to_owned())
             .chain(spelled[1..].iter().cloned())
+            .chain(mask)
             .zip((0..).map(Value::from))
             .collect();
+        let mask_id = has_mask.then_some(self.tokens.len());
         let merge = |pair: &Pair| [&spelled[pair.0 as usize], &spelled[pair.1 as usize]];
         json!({
             "version": "1.0",
             "truncation": null,
             "padding": null,
-            "added_tokens": added_tokens(),
+            "added_tokens": added_tokens(mask_id),
             "normalizer": { "type": "NFC" },
             "pre_tokenizer": pre_tokenizer(),
             "post_processor": null,
@@ -110,16 +115,21 @@ pub(crate) fn bpe_model(vocab: &impl Serialize, merges: &impl Serialize) -> Valu
     })
 }
 
-fn added_tokens() -> Value {
-    json!([{
-        "id": 0,
-        "content": END_OF_TEXT,
-        "single_word": false,
-        "lstrip": false,
-        "rstrip": false,
-        "normalized": false,
-        "special": true,
-    }])
+fn added_tokens(mask_id: Option<usize>) -> Vec<Value> {
+    // A hidden token may have had a blank before it, which `lstrip` takes in where a text has the mask.
+    let token = |id: usize, content: &str, lstrip: bool| {
+        json!({
+            "id": id,
+            "content": content,
+            "single_word": false,
+            "lstrip": lstrip,
+            "rstrip": false,
+            "normalized": false,
+            "special": true,
+        })
+    };
+    let mask = mask_id.map(|id| token(id, MASK, true));
+    [token(0, END_OF_TEXT, false)].into_iter().chain(mask).collect()
 }
 
 fn pre_tokenizer() -> Value {

@@ -203,7 +203,7 @@ pub(crate) fn char_of(byte: u8) -> char {
 }
 
 /// The bytes of a token of a vocabulary; `None` if a character stands for none.
-fn unspell(token: &str) -> Option<Vec<u8>> {
+pub(crate) fn unspell(token: &str) -> Option<Vec<u8>> {
     static BYTES: std::sync::LazyLock<HashMap<char, u8>> =
         std::sync::LazyLock::new(|| (0..=255).map(|byte| (char_of(byte), byte)).collect());
     token.chars().map(|c| BYTES.get(&c).copied()).collect()
@@ -253,7 +253,7 @@ mod tests {
     const TEXT: &str = "It's 1234 o'clock: the kite, the kites and THE KITE'S 2024 strings; caf\u{e9} na\u{ef}ve.\n\n  if (x == 10) {\n\treturn x;\n}\n";
 
     fn json_of(pre_tokenizer: Value, normalizer: Value, ignore_merges: bool) -> Value {
-        let mut json = Bpe::train([TEXT, TEXT].into_iter(), 400).to_json();
+        let mut json = Bpe::train([TEXT, TEXT].into_iter(), 400).to_json(false);
         json["pre_tokenizer"] = pre_tokenizer;
         json["normalizer"] = normalizer;
         json["model"]["ignore_merges"] = ignore_merges.into();

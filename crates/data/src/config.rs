@@ -153,13 +153,18 @@ pub struct TokenizerConfig {
     /// A `tokenizer.json`, or a folder with one, or `user/name` on the Hugging Face Hub. Without
     /// it, the one of the checkpoint that the run goes on from, else the one beside the weights of
     /// `model.pretrained_url`, else a byte-level BPE tokenizer, trained on the data at the first
-    /// run and kept in the user's cache folder.
+    /// run and kept in the user's cache folder. A folder may also hold what older tokenizers are
+    /// kept in: `vocab.json` and `merges.txt`, or the `vocab.txt` of BERT.
     pub path: Option<String>,
-    /// Tokens of the tokenizer to train, with its 256 bytes and `<|endoftext|>`.
+    /// Tokens of the tokenizer to train, with its 256 bytes and `<|endoftext|>`, and with `<mask>` if
+    /// the collator hides tokens.
     #[schemars(range(min = 257))]
     pub vocab_size: usize,
     /// The token that ends a document. Without it, the one that `tokenizer_config.json` names.
     pub eos_token: Option<String>,
+    /// The token that hides others in masked language modelling. Without it, the one that
+    /// `tokenizer_config.json` names, else `[MASK]` or `<mask>`.
+    pub mask_token: Option<String>,
     /// Whether each document begins with what the tokenizer itself puts before a text (its post-processor: `<s>` of Llama 2,
     /// `<|begin_of_text|>` of Llama 3; most others nothing), as in `transformers`.
     pub add_special_tokens: bool,
@@ -171,6 +176,7 @@ impl Default for TokenizerConfig {
             path: None,
             vocab_size: 1024,
             eos_token: None,
+            mask_token: None,
             add_special_tokens: true,
         }
     }

@@ -51,6 +51,8 @@ mod tokenizer;
 mod tokenizer_cache;
 mod value;
 mod vocab_merges;
+mod vocab_txt;
+mod words;
 
 pub use blocks::Blocks;
 pub use config::{
@@ -64,6 +66,7 @@ pub use files::{
     holds_rows,
 };
 pub use location::Location;
+pub use mix::mix_all;
 pub use mixture::{MixtureConfig, MixtureSource};
 pub use order::{Order, Shard, WINDOW_BYTES};
 pub use prefetch::{Ahead, Made, Prefetch};
@@ -77,3 +80,4 @@ pub use token_cache_prune::{PrunedCache, prune_token_caches};
 pub use tokenizer::{Tokenizer, TokenizerFiles, TokenizerOrigin};
 pub use tokenizer_cache::cache_folder;
 pub use value::{Fields, Value};
+pub use words::Words;

@@ -14,8 +14,8 @@ pub(crate) fn mix(value: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// One key from several coordinates; their order counts.
-pub(crate) fn mix_all(values: &[u64]) -> u64 {
+/// One number from several coordinates, each bit of it a function of all of theirs; their order counts.
+pub fn mix_all(values: &[u64]) -> u64 {
     values.iter().fold(0, |key, &value| mix(key ^ mix(value)))
 }
 

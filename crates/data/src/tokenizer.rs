@@ -8,11 +8,11 @@ use std::sync::OnceLock;
 
 use serde_json::{Value, json};
 
-use crate::bpe::{Bpe, END_OF_TEXT};
+use crate::bpe::{Bpe, END_OF_TEXT, MASK};
 use crate::byte_level::ByteLevel;
 use crate::error::DataError;
 use crate::location::Location;
-use crate::vocab_merges;
+use crate::{vocab_merges, vocab_txt};
 
 /// Files of a tokenizer, besides `tokenizer.json`, that `transformers` reads.
 const SIDE_FILES: &[&str] = &[
@@ -20,6 +20,9 @@ const SIDE_FILES: &[&str] = &[
     "special_tokens_map.json",
     "chat_template.jinja",
 ];
+
+/// What hides a token where no file says it.
+const MASKS: [&str; 2] = ["[MASK]", MASK];
 
 /// The files of a tokenizer by name, as Hugging Face lays them out.
 pub type TokenizerFiles = BTreeMap<String, Vec<u8>>;
@@ -51,20 +54,23 @@ pub struct Tokenizer {
     start: Vec<u32>,
     eos_id: u32,
     pad_id: u32,
+    mask_id: Option<u32>,
     vocab_size: usize,
 }
 
 impl Tokenizer {
     /// Whether a folder has the files of a tokenizer: one that can be read, or that [`Tokenizer::load`] says how to convert.
     pub fn is_in(folder: &Path) -> bool {
-        folder.join("tokenizer.json").exists() || vocab_merges::is_in(folder)
+        folder.join("tokenizer.json").exists()
+            || vocab_merges::is_in(folder)
+            || vocab_txt::is_in(folder)
     }
 
     /// Reads a `tokenizer.json`, or the one in a folder, with the files beside it; without one, the `vocab.json` and
-    /// `merges.txt` of a folder.
+    /// `merges.txt` of a folder, or the `vocab.txt` of BERT.
     ///
     /// A document ends with `eos_token` if given, else with the one in `tokenizer_config.json`,
-    /// else with `<|endoftext|>`. Errors name the file.
+    /// else with `<|endoftext|>`, else with the `sep_token` that BERT has for it. Errors name the file.
     pub fn load(path: &Path, eos_token: Option<&str>) -> Result<Self, DataError> {
         let path = if path.is_dir() {
             path.join("tokenizer.json")
@@ -73,7 +79,10 @@ impl Tokenizer {
         };
         let made = match path.parent() {
             Some(folder) if path.ends_with("tokenizer.json") && !path.exists() => {
-                vocab_merges::read(folder)?
+                match vocab_txt::read(folder)? {
+                    Some(made) => Some(made),
+                    None => vocab_merges::read(folder)?,
+                }
             }
             _ => None,
         };
@@ -111,30 +120,38 @@ impl Tokenizer {
 
     /// A tokenizer of single bytes and the end of text.
     pub fn bytes() -> Result<Self, DataError> {
-        Self::train(std::iter::empty(), 257)
+        Self::train(std::iter::empty(), 257, false)
     }
 
-    /// A byte-level BPE tokenizer of `vocab_size` tokens, learned from texts.
+    /// The same with a token that hides others: what stands in for a tokenizer that is still to be trained.
+    pub fn stand_in() -> Result<Self, DataError> {
+        Self::train(std::iter::empty(), 258, true)
+    }
+
+    /// A byte-level BPE tokenizer of `vocab_size` tokens, learned from texts; one of them is `<mask>` if `has_mask`.
     pub(crate) fn train<'a>(
         texts: impl Iterator<Item = &'a str>,
         vocab_size: usize,
+        has_mask: bool,
     ) -> Result<Self, DataError> {
+        let learned = vocab_size - usize::from(has_mask);
+        let mut config = json!({
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "bos_token": END_OF_TEXT,
+            "eos_token": END_OF_TEXT,
+            "pad_token": END_OF_TEXT,
+            "clean_up_tokenization_spaces": false,
+        });
+        if has_mask {
+            config["mask_token"] = MASK.into();
+        }
         let pretty = |json: Value| format!("{json:#}\n").into_bytes();
         let files = BTreeMap::from([
             (
                 "tokenizer.json".to_owned(),
-                pretty(Bpe::train(texts, vocab_size).to_json()),
+                pretty(Bpe::train(texts, learned).to_json(has_mask)),
             ),
-            (
-                "tokenizer_config.json".to_owned(),
-                pretty(json!({
-                    "tokenizer_class": "PreTrainedTokenizerFast",
-                    "bos_token": END_OF_TEXT,
-                    "eos_token": END_OF_TEXT,
-                    "pad_token": END_OF_TEXT,
-                    "clean_up_tokenization_spaces": false,
-                })),
-            ),
+            ("tokenizer_config.json".to_owned(), pretty(config)),
         ]);
         Self::from_files(PathBuf::from("tokenizer.json"), files, None)
     }
@@ -173,6 +190,10 @@ impl Tokenizer {
             Some(token) => id(token)?,
             None => inner
                 .token_to_id(END_OF_TEXT)
+                .or_else(|| {
+                    let sep = special_token(&config, "sep_token").unwrap_or("[SEP]");
+                    inner.token_to_id(sep)
+                })
                 .ok_or_else(|| DataError::NoEndOfText { path: path.clone() })?,
         };
         if let (Some(token), true) = (eos_token, config.is_object() || config.is_null())
@@ -186,6 +207,12 @@ impl Tokenizer {
         let pad_id = match special_token(&config, "pad_token") {
             Some(token) => id(token)?,
             None => eos_id,
+        };
+        let named = special_token(&config, "mask_token").map(str::to_owned);
+        let known = MASKS.into_iter().find_map(|token| inner.token_to_id(token));
+        let mask_id = match &named {
+            Some(token) => Some(id(token)?),
+            None => known,
         };
         let vocab_size = inner
             .get_vocab(true)
@@ -202,6 +229,7 @@ impl Tokenizer {
             path,
             eos_id,
             pad_id,
+            mask_id,
             vocab_size,
         })
     }
@@ -277,6 +305,20 @@ impl Tokenizer {
     pub fn without_document_start(mut self) -> Self {
         self.start.clear();
         self
+    }
+
+    /// Hides tokens with `token`, and says so in the files. Error: it has no such token.
+    pub fn with_mask_token(mut self, token: &str) -> Result<Self, DataError> {
+        const CONFIG: &str = "tokenizer_config.json";
+        let id = self.inner.token_to_id(token);
+        self.mask_id = Some(id.ok_or_else(|| self.bad(format!("has no token `{token}`").into()))?);
+        let mut config = self.side_file(CONFIG)?;
+        if config.is_object() || config.is_null() {
+            config["mask_token"] = token.into();
+            let bytes = format!("{config:#}\n").into_bytes();
+            self.files.insert(CONFIG.to_owned(), bytes);
+        }
+        Ok(self)
     }
 
     /// The tokens of a text to be continued: what begins a document, and the text's.
@@ -403,6 +445,23 @@ impl Tokenizer {
     /// The token that fills up a row.
     pub fn pad_id(&self) -> u32 {
         self.pad_id
+    }
+
+    /// The token that hides others in masked language modelling, if there is one.
+    pub fn mask_id(&self) -> Option<u32> {
+        self.mask_id
+    }
+
+    /// Where it is, for messages.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The `tokenizer.json`.
+    pub(crate) fn json(&self) -> Value {
+        let bytes = self.files.get("tokenizer.json");
+        let json = bytes.map(|bytes| serde_json::from_slice(bytes));
+        json.and_then(Result::ok).unwrap_or_default() // it has been read as one before
     }
 
     /// The highest token id, plus one: rows that an embedding needs.

@@ -40,31 +40,43 @@ impl Tokenizer {
         train: &dyn Source,
         cache: Option<&Path>,
     ) -> Result<Self, DataError> {
+        Self::open_with(config, train, cache, false)
+    }
+
+    /// The same; one that is trained has a token that hides others if `has_mask`, of its `vocab_size` the last.
+    pub fn open_with(
+        config: &TokenizerConfig,
+        train: &dyn Source,
+        cache: Option<&Path>,
+        has_mask: bool,
+    ) -> Result<Self, DataError> {
         let eos_token = config.eos_token.as_deref();
         if let Some(path) = &config.path {
             return Self::load(Path::new(path), eos_token);
         }
-        if config.vocab_size < 257 {
+        let (least, what) = match has_mask {
+            false => (257, "the 256 bytes and the end of text"),
+            true => (258, "the 256 bytes, the end of text and the mask"),
+        };
+        if config.vocab_size < least {
             return Err(DataError::BadValue {
                 key: "data.tokenizer.vocab_size",
-                message: format!(
-                    "{} is under 257, the 256 bytes and the end of text",
-                    config.vocab_size
-                ),
+                message: format!("{} is under {least}, {what}", config.vocab_size),
             });
         }
         let texts = sample(train)?;
         let folder = cache.map(|cache| {
             cache
                 .join("tokenizers")
-                .join(key(&texts, config.vocab_size))
+                .join(key(&texts, config.vocab_size, has_mask))
         });
         if let Some(folder) = &folder
             && let Ok(tokenizer) = Self::load(folder, None)
         {
             return Ok(tokenizer);
         }
-        let tokenizer = Self::train(texts.iter().map(String::as_str), config.vocab_size)?;
+        let texts = texts.iter().map(String::as_str);
+        let tokenizer = Self::train(texts, config.vocab_size, has_mask)?;
         if let Some(folder) = &folder {
             let _ = tokenizer.save(folder);
         }
@@ -117,10 +129,13 @@ fn sample(source: &dyn Source) -> Result<Vec<String>, DataError> {
     Ok(texts)
 }
 
-fn key(texts: &[String], vocab_size: usize) -> String {
+fn key(texts: &[String], vocab_size: usize, has_mask: bool) -> String {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&FORMAT.to_le_bytes());
     hasher.update(&(vocab_size as u64).to_le_bytes());
+    if has_mask {
+        hasher.update(b"mask");
+    }
     for text in texts {
         hasher.update(&(text.len() as u64).to_le_bytes());
         hasher.update(text.as_bytes());

@@ -11,6 +11,9 @@ use crate::program;
 use crate::quote;
 use crate::run_dir::{RunDir, SUMMARY};
 
+/// What masked language modelling reports of validation.
+const MASKED_ACCURACY: &str = "val_masked_accuracy";
+
 /// The flag that begins a recorded run anew.
 pub const RERUN_FLAG: &str = "--experimental-rerun";
 
@@ -23,6 +26,15 @@ pub fn write_summary(
     let Some(loss) = outcome.final_val_loss else {
         return Ok(());
     };
+    let mut scalars = Scalars::from([
+        ("bigram_nats".to_owned(), baselines.bigram_nats.into()),
+        (
+            "unigram_accuracy".to_owned(),
+            baselines.unigram_accuracy.into(),
+        ),
+    ]);
+    let reported = outcome.final_val_scalars.iter();
+    scalars.extend(reported.map(|(name, value)| (format!("final_{name}"), *value)));
     let summary = Summary {
         final_val_loss: Some(loss),
         unigram_nats: Some(baselines.unigram_nats),
@@ -33,7 +45,7 @@ pub fn write_summary(
         checkpoint: Some(outcome.checkpoint.clone()),
         tokens_per_second: speed(outcome),
         peak_rss_bytes: tt_metrics::peak_rss_bytes(),
-        scalars: Scalars::from([("bigram_nats".to_owned(), baselines.bigram_nats.into())]),
+        scalars,
     };
     summary.write(&run_dir.path().join(SUMMARY))
 }
@@ -55,6 +67,9 @@ pub fn closing_lines(
     match outcome.final_val_loss {
         Some(loss) => row("loss", loss_against(f64::from(loss), baselines)),
         None => row("stopped", format!("after step {}", outcome.step)),
+    }
+    if let Some(accuracy) = outcome.final_val_scalars.get(MASKED_ACCURACY) {
+        row("accuracy", accuracy_against(accuracy.to_f64(), baselines));
     }
     if let Some(tokens_per_second) = speed(outcome) {
         row("speed", format!("{tokens_per_second:.0} tokens/s"));
@@ -88,6 +103,14 @@ pub fn closing_lines(
 fn speed(outcome: &Outcome) -> Option<f64> {
     let speed = outcome.tokens_per_second;
     (speed > 0.0).then_some(speed)
+}
+
+fn accuracy_against(accuracy: f64, baselines: &Baselines) -> String {
+    format!(
+        "{:.1} % of the hidden tokens on validation; the most frequent token would be right for {:.1} %",
+        100.0 * accuracy,
+        100.0 * baselines.unigram_accuracy
+    )
 }
 
 fn loss_against(loss: f64, baselines: &Baselines) -> String {
@@ -217,6 +240,7 @@ mod tests {
             step: 10,
             epochs,
             final_val_loss,
+            final_val_scalars: Scalars::new(),
             tokens: 320,
             train_loss: Some(2.0),
             wall_time: Duration::from_secs(1),
@@ -225,6 +249,7 @@ mod tests {
         };
         let baselines = Baselines {
             unigram_nats: 5.0,
+            unigram_accuracy: 0.125,
             bigram_nats: 2.0,
         };
         let stretches = epochs.is_some();

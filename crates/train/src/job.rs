@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tt_checkpoint::Checkpoint;
 use tt_collators::{Loader, Pipeline};
-use tt_metrics::{End, Metrics};
+use tt_metrics::{End, Metrics, Scalars};
 use tt_models::Model;
 use tt_nn::{ParamTree, Recompute};
 use tt_optimizers::Optimizers;
@@ -93,6 +93,9 @@ pub struct Outcome {
     pub epochs: Option<(u64, bool)>,
     /// Mean nats per token on the validation split at the end; `None` if stopped early.
     pub final_val_loss: Option<f32>,
+    /// What the trainer reports of that validation besides, by the names it is logged under; none if it was made before this
+    /// process began.
+    pub final_val_scalars: Scalars,
     /// Tokens of all steps.
     pub tokens: u64,
     /// Of the last step; `None` if this process has made none.

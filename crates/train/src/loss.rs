@@ -10,7 +10,7 @@ pub struct Loss {
     pub sum: Tensor,
     /// What the sum is to be divided by, f32, one element: usually the number of tokens with a label.
     pub weight: Tensor,
-    /// Further numbers to log; the same names every time. Validation logs them as `val_NAME`.
+    /// Further numbers to log; the same names in every step. Validation logs its own, which may be others, as `val_NAME`.
     pub scalars: Vec<Mean>,
 }
 

@@ -72,6 +72,8 @@ pub(crate) struct Run {
     /// Of that, what has been said.
     left_out_said: LeftOut,
     validated: Option<(u64, f32)>,
+    /// What the trainer has said of that one besides, if this process made it.
+    val_scalars: Scalars,
     /// The last step after which there were samples.
     sampled: Option<u64>,
     /// The checkpoint last handed to the writer or resumed from.
@@ -178,6 +180,7 @@ impl Run {
             left_out: LeftOut::default(),
             left_out_said: LeftOut::default(),
             validated: prepared.validated,
+            val_scalars: Scalars::new(),
             trained: Duration::ZERO,
             trained_tokens: 0,
             train_loss: None,
@@ -679,6 +682,7 @@ impl Run {
             scalars.insert(format!("val_loss/{}", names[part]), loss.into());
         }
         self.validated = Some((step, loss));
+        self.val_scalars = scalars.clone();
         self.metrics.log(ValRecord {
             step,
             val_loss: loss,
@@ -796,6 +800,7 @@ impl Run {
             step: self.training.step,
             epochs: self.config.num_epochs.map(|all| (all, self.exhausted)),
             final_val_loss,
+            final_val_scalars: std::mem::take(&mut self.val_scalars),
             tokens: self.tokens,
             train_loss: self.train_loss,
             wall_time: self.started.elapsed(),
