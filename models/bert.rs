@@ -440,13 +440,8 @@ impl Model for BertForMaskedLM {
                 ),
                 ("cls.predictions.decoder.bias", "cls.predictions.bias"),
             ])
-            .ignoring(&[
-                "bert.embeddings.position_ids",
-                "embeddings.position_ids",
-                "bert.pooler.*",
-                "pooler.*",
-                "cls.seq_relationship.*",
-            ])
+            .ignoring(&["bert.embeddings.position_ids", "embeddings.position_ids"])
+            .lacking(&["bert.pooler.*", "pooler.*", "cls.seq_relationship.*"])
     }
 
     fn blocks(&self) -> Vec<ModulePath> {

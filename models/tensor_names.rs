@@ -29,6 +29,7 @@ pub struct TensorNames {
     optional_prefix: Option<&'static str>,
     former: Option<Former>,
     ignored: &'static [&'static str],
+    lacked: &'static [&'static str],
     copies: &'static [(&'static str, &'static str)],
 }
 
@@ -60,10 +61,19 @@ impl TensorNames {
         }
     }
 
-    /// Files may hold such tensors, for which the model has no use. `*` stands for any characters, dots included.
+    /// Files may hold such tensors, which the model computes or has no use for. `*` stands for any characters, dots included.
     pub fn ignoring(self, patterns: &'static [&'static str]) -> Self {
         Self {
             ignored: patterns,
+            ..self
+        }
+    }
+
+    /// Files may hold such weights, of parts that this model lacks: they are passed over as those of
+    /// [`TensorNames::ignoring`] are, but not without a word.
+    pub fn lacking(self, patterns: &'static [&'static str]) -> Self {
+        Self {
+            lacked: patterns,
             ..self
         }
     }
@@ -103,6 +113,11 @@ impl TensorNames {
     /// Patterns of tensors to pass over.
     pub fn ignored(&self) -> &[&'static str] {
         self.ignored
+    }
+
+    /// Patterns of weights of parts that the model lacks.
+    pub fn lacked(&self) -> &[&'static str] {
+        self.lacked
     }
 
     /// Names in files, and the paths of the parameters that they repeat.

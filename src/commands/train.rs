@@ -104,6 +104,12 @@ fn train(
     if let Some(how) = document_start(data.tokenizer()).filter(|_| data.answer_end().is_none()) {
         out::line(how);
     }
+    if checkpoint.is_none()
+        && let Some(pretrained) = &setup.pretrained
+        && let Some(lacked) = pretrained.passed_over(&*setup.model)
+    {
+        out::line(lacked);
+    }
     let baselines = data.baselines().map_err(Failure::run)?;
 
     if setup.config.dist.backend == Backend::C2c {

@@ -149,6 +149,20 @@ impl Pretrained {
         })
     }
 
+    /// A line about weights of parts that the model lacks, if the file has any.
+    pub(crate) fn passed_over(&self, model: &dyn Model) -> Option<String> {
+        let names = tt_train::passed_over(model, self.weights.as_ref()?);
+        let shown = names.first()?;
+        let more = match names.len() {
+            1 => String::new(),
+            all => format!(" and {} more", all - 1),
+        };
+        Some(format!(
+            "not read from {}: {shown}{more}, of parts that this model lacks",
+            self.path.display()
+        ))
+    }
+
     fn weights(&self) -> &Weights {
         let weights = self.weights.as_ref();
         weights.expect("what reads weights has asked for them")

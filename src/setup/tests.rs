@@ -27,12 +27,13 @@ fn every_option_of_every_group_type_checks() {
         for option in options.iter().filter(|option| *option != "base") {
             let choice = format!("{group}={option}");
             // What else a run needs.
-            let model = match choice.as_str() {
-                "trainer/recipe=megatron_gpt" => "model=gpt2",
-                _ => "model=qwen2",
+            let looks_both_ways = ["bert", "masked_lm"].iter().any(|it| choice.contains(it));
+            let others = match choice.as_str() {
+                _ if looks_both_ways => ["model=bert", "trainer=masked_lm"],
+                "trainer/recipe=megatron_gpt" => ["model=gpt2", "trainer=lm"],
+                _ => ["model=qwen2", "trainer=lm"],
             };
-            let mut overrides: Vec<_> = [model, "trainer=lm"]
-                .into_iter()
+            let mut overrides: Vec<_> = (others.into_iter())
                 .filter(|other| !other.starts_with(&format!("{group}=")))
                 .collect();
             overrides.push(&choice);
@@ -70,6 +71,8 @@ fn published_models_have_their_published_number_of_parameters() {
         ("llama3.2-1b", 1_235_814_400),
         ("tinyllama-1.1b", 1_100_048_384),
         ("smollm2-135m", 134_515_008),
+        ("bert-base", 109_514_298), // without the pooler
+        ("bert-large", 335_174_458),
     ] {
         let setup = read(&[&format!("model={name}"), "trainer=lm"]).expect(name);
         let specs = setup.model.params().into_iter();

@@ -50,12 +50,13 @@ fn with_every_option(command: &[&str]) {
             _ if group == "data" => &["data.path=given.jsonl"],
             _ => &[],
         };
-        let model = match choice.as_str() {
-            "trainer/recipe=megatron_gpt" => "model=gpt2",
-            _ => "model=qwen2",
+        let looks_both_ways = ["bert", "masked_lm"].iter().any(|it| choice.contains(it));
+        let others = match choice.as_str() {
+            _ if looks_both_ways => ["model=bert", "trainer=masked_lm"],
+            "trainer/recipe=megatron_gpt" => ["model=gpt2", "trainer=lm"],
+            _ => ["model=qwen2", "trainer=lm"],
         };
-        let rest = [model, "trainer=lm"]
-            .into_iter()
+        let rest = (others.into_iter())
             .filter(|other| other.split('=').next() != Some(group));
         let arguments: Vec<&str> = rest
             .chain([choice.as_str()])

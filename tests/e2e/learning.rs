@@ -21,6 +21,40 @@ fn nano_learns_stories_below_the_unigram_baseline() {
     assert!(loss < 0.9 * unigram, "loss {loss} against {unigram}");
 }
 
+/// In one command, with a mask token for the tokenizer that is trained on the data.
+#[test]
+fn a_small_bert_names_hidden_tokens_far_above_the_unigrams_accuracy() {
+    let place = Place::new();
+    place
+        .run(&[
+            "+model=bert",
+            "model/size=bert-nano",
+            "+trainer=masked_lm",
+            "trainer.max_steps=300",
+            "trainer.global_batch_size=8",
+            "data.sequence_length=64",
+            "lr=6e-3",
+        ])
+        .with_code(0)
+        .prints("of the hidden tokens on validation; the most frequent token would be right for");
+
+    let run = place.run_folder();
+    let summary = run.json("summary.json");
+    let number = |key: &str| summary[key].as_f64().expect("a number");
+    let (accuracy, unigram) = (number("final_val_masked_accuracy"), number("unigram_accuracy"));
+    assert!(accuracy > 3.0 * unigram, "{accuracy} against {unigram}");
+    assert!(number("final_val_loss") < 0.8 * number("unigram_nats"), "{summary}");
+    // A checkpoint says what hides tokens.
+    let config = run.final_checkpoint().join("tokenizer_config.json");
+    let config = std::fs::read_to_string(config).expect("a tokenizer");
+    assert!(config.contains(r#""mask_token": "<mask>""#), "{config}");
+
+    let checkpoint = format!("checkpoint={}", run.0.display());
+    place
+        .run(&["generate", &checkpoint, "prompt=Long ago"])
+        .complains("BertForMaskedLM cannot continue a text");
+}
+
 /// The final losses agree within what the golden case of bf16 allows along its curve.
 #[test]
 fn bf16_learns_like_f32_and_resumes_exactly() {

@@ -34,7 +34,7 @@ sys.exit('no ' + ', '.join(missing) if missing else 0)
 ";
 
 /// What must load: each with what a `config.json` can say of it beside sizes.
-const MODELS: [&[&str]; 7] = [
+const MODELS: [&[&str]; 8] = [
     &["+model=gpt2"],
     &[
         "+model=gpt2",
@@ -65,6 +65,11 @@ const MODELS: [&[&str]; 7] = [
         "model.attention_bias=true",
         "model.mlp_bias=true",
     ],
+    &[
+        "+model=bert",
+        "model/size=bert-nano",
+        "+trainer=masked_lm",
+    ],
 ];
 
 #[test]
@@ -76,7 +81,8 @@ fn transformers_computes_our_logits_from_our_checkpoints() {
     let mut pairs = Vec::new();
     for (i, model) in MODELS.iter().enumerate() {
         let dir = format!("hydra.run.dir=run{i}");
-        let nano = NANO.iter().filter(|arg| !arg.starts_with("+model="));
+        let key = |arg: &str| arg.split('=').next().map(str::to_owned);
+        let nano = NANO.iter().filter(|arg| model.iter().all(|own| key(own) != key(arg)));
         let args: Vec<_> = nano.chain(*model).copied().collect();
         let more = ["trainer.max_steps=30", "lr=4e-3", &dir];
         place.run(&[&args[..], &more].concat()).with_code(0);
@@ -84,19 +90,22 @@ fn transformers_computes_our_logits_from_our_checkpoints() {
         let ours = place.path().join(format!("ours{i}.safetensors"));
         pairs.push((run.final_checkpoint(), ours));
     }
-    let tokenizer = Tokenizer::load(&pairs[0].0, None).expect("our tokenizer");
-    let ids = tokenizer.encode(TEXT).expect("ids");
+    let tokenizer = |at: usize| Tokenizer::load(&pairs[at].0, None).expect("our tokenizer");
     let mut continuations = Vec::new();
-    for (checkpoint, ours) in &pairs {
+    for (at, (checkpoint, ours)) in pairs.iter().enumerate() {
         let (model, params) = whole_model(checkpoint);
+        let ids = tokenizer(at).encode(TEXT).expect("ids");
         write_logits(&*model, &params, &ids, ours);
         let mut sampler = Sampler::new(Sampling::Greedy, Seed::new(0));
         let limits = Limits {
             max_new_tokens: 16,
             ends: Vec::new(),
         };
-        let tokens = generate(&*model, &params, &ids, &mut sampler, &limits).expect("tokens");
-        continuations.push(tokens);
+        let mut follow = || generate(&*model, &params, &ids, &mut sampler, &limits);
+        continuations.push(match model.is_causal() {
+            true => follow().expect("tokens"),
+            false => Vec::new(),
+        });
     }
 
     let files = pairs
@@ -106,14 +115,18 @@ fn transformers_computes_our_logits_from_our_checkpoints() {
     let results: Vec<Value> = serde_json::from_slice(&stdout).expect("JSON");
 
     assert_eq!(results.len(), MODELS.len());
-    for ((model, result), ours) in MODELS.iter().zip(results).zip(continuations) {
+    for (at, ((model, result), ours)) in MODELS.iter().zip(results).zip(continuations).enumerate() {
+        let tokenizer = tokenizer(at);
+        let ids = tokenizer.encode(TEXT).expect("ids");
         let theirs = result["greedy"].as_array().expect("tokens");
         let theirs: Vec<_> = theirs.iter().filter_map(Value::as_u64).collect();
         let ours: Vec<_> = ours.into_iter().map(u64::from).collect();
         assert_eq!(ours[..theirs.len()], theirs, "{model:?}");
         let is_whole =
             theirs.len() == ours.len() || theirs.last() == Some(&tokenizer.eos_id().into());
-        assert!(is_whole && !theirs.is_empty(), "{model:?}: {theirs:?}");
+        assert!(is_whole, "{model:?}: {theirs:?}");
+        let is_causal = !model.contains(&"+model=bert");
+        assert_eq!(!theirs.is_empty(), is_causal, "{model:?}");
         let difference = result["max_abs_difference"].as_f64().expect("a number");
         assert!(difference < 1e-4, "{model:?}: {result}");
         assert!(
@@ -123,6 +136,57 @@ fn transformers_computes_our_logits_from_our_checkpoints() {
         assert_eq!(result["ids"], serde_json::json!(ids));
         assert_eq!(result["text"], TEXT.replace("e\u{301}", "\u{e9}"));
         assert_eq!(result["eos_token_id"], tokenizer.eos_id());
+        let mask = result["mask_token_id"].as_u64();
+        assert_eq!(mask, tokenizer.mask_id().map(u64::from), "{model:?}");
+    }
+}
+
+/// And back: what `BertForMaskedLM` and its tokenizer have saved is trained here, and what comes of it is loaded there.
+#[test]
+fn a_bert_of_transformers_is_trained_here_and_loaded_there() {
+    let Some(python) = python() else {
+        return;
+    };
+    let place = Place::new();
+    let path = |name: &str| place.path().join(name);
+    let vocab = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/golden/vocab_txt/uncased/vocab.txt"
+    );
+    let make = ["make-bert".into(), vocab.into(), path("theirs")];
+    run_script(&python, "compare_logits.py", &make);
+    place
+        .run(&[
+            "+model=bert",
+            "+trainer=masked_lm",
+            "model.pretrained_url=theirs",
+            "model.hidden_dropout_prob=0.1",
+            "data.sequence_length=32",
+            "trainer.max_steps=5",
+            "hydra.run.dir=run",
+        ])
+        .with_code(0)
+        .prints("from model.pretrained_url");
+    let trained = RunFolder(path("run")).final_checkpoint();
+    let ids = Tokenizer::load(&path("theirs"), None).expect("their tokenizer");
+    let ids = ids.encode(TEXT).expect("ids");
+    let mut files = Vec::new();
+    for checkpoint in [path("theirs"), trained] {
+        let ours = path(&format!("ours{}.safetensors", files.len()));
+        let (model, params) = whole_model(&checkpoint);
+        write_logits(&*model, &params, &ids, &ours);
+        files.extend([checkpoint, ours]);
+    }
+    let stdout = run_script(&python, "compare_logits.py", &files);
+    let results: Vec<Value> = serde_json::from_slice(&stdout).expect("JSON");
+    assert_eq!(results.len(), 2);
+    for result in results {
+        let difference = result["max_abs_difference"].as_f64().expect("a number");
+        assert!(difference < 1e-4, "{result}");
+        // With [CLS] and [SEP] around them.
+        let theirs = result["ids"].as_array().expect("ids");
+        assert_eq!(theirs[1..theirs.len() - 1], *serde_json::json!(ids).as_array().unwrap());
+        assert_eq!(result["mask_token_id"], 4);
     }
 
     // And back: what transformers writes of a GPT-2 trains here as what we wrote of it.

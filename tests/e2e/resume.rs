@@ -74,11 +74,16 @@ fn start_model(
     folder: &str,
     threads: usize,
 ) -> (Running, RunFolder) {
-    let (model, run_dir) = (format!("+model={model}"), format!("hydra.run.dir={folder}"));
+    let model = format!("+model={model}");
     let shared = crate::harness::nano(RUN).into_iter();
     let shared = shared.filter(|arg| !arg.starts_with("+model=") && !arg.contains("dropout"));
     let args: Vec<_> = [&*model].into_iter().chain(shared).collect();
-    let args = [&args[..], dropout, &[&*run_dir]].concat();
+    start_with(place, &[&args[..], dropout].concat(), folder, threads)
+}
+
+fn start_with(place: &Place, args: &[&str], folder: &str, threads: usize) -> (Running, RunFolder) {
+    let run_dir = format!("hydra.run.dir={folder}");
+    let args = [args, &[&run_dir]].concat();
     let mut command = place.command(&args);
     command.env("RAYON_NUM_THREADS", threads.to_string());
     (
@@ -161,6 +166,45 @@ fn killed_at_ten_random_moments_it_equals_a_run_never_interrupted() {
         running.finish().with_code(0);
         assert_same_run(&run, reference, &history.join(", then "));
     }
+}
+
+/// Which tokens are hidden is a function of seed, epoch and row: a run that goes on hides what it would have hidden, whoever
+/// makes its batches, and reports the same masked accuracy.
+#[test]
+fn masked_language_modelling_goes_on_likewise_with_any_number_of_workers() {
+    const BERT: &[&str] = &[
+        "+model=bert",
+        "model/size=bert-nano",
+        "+trainer=masked_lm",
+        "model.hidden_dropout_prob=0.1",
+        "data.collator.kwargs.whole_word_mask=true",
+        "data.collator.kwargs.max_ngrams=3",
+        "data.sequence_length=32",
+        "trainer.global_batch_size=4",
+        "trainer.micro_batch_size=2",
+    ];
+    let place = place();
+    let start = |folder: &str, workers: &str, more: &[&str]| {
+        let own = RUN.iter().filter(|arg| !arg.starts_with("model."));
+        let args: Vec<&str> = BERT.iter().chain(own).copied().collect();
+        start_with(&place, &[&args[..], &[workers], more].concat(), folder, 2)
+    };
+    let (running, reference) = start("reference", "data.num_workers=1", &[]);
+    running.finish().with_code(0).prints("of the hidden tokens on validation");
+    for (folder, rows, workers) in [("few", EPOCH_1, [0, 3]), ("many", EPOCH_2, [4, 0])] {
+        let [first, then] = workers.map(|workers| format!("data.num_workers={workers}"));
+        let (mut running, run) = start(folder, &first, &[]);
+        let row = rows.start + random(rows.len());
+        running.wait_for_rows(&run, row);
+        running.kill();
+        let resume = format!("resume={folder}");
+        let (running, run) = start(folder, &then, &[&resume]);
+        running.finish().with_code(0);
+        assert_same_run(&run, &reference, &format!("killed after row {row}, {workers:?} workers"));
+    }
+    let validations = reference.rows();
+    let accuracy = validations.iter().filter(|row| row.get("val_masked_accuracy").is_some());
+    assert_eq!(accuracy.count(), STEPS / 10);
 }
 
 #[test]

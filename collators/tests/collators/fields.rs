@@ -289,7 +289,7 @@ fn labels_in_their_place_are_counted_from_the_first_token_on() {
     assert_eq!(batch.labels[..3], [97, 98, 99]);
     assert_eq!(batch.num_targets, 5);
     let targets: Vec<_> = batch.targets().collect();
-    assert_eq!(targets[..3], [(1, 97), (1, 98), (1, 99)]);
+    assert_eq!(targets[..3], [(1, 97), (1, 98), (1, 99)]); // the token before, or the first itself
 }
 
 #[test]

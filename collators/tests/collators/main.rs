@@ -4,6 +4,7 @@ mod chat;
 mod columns;
 mod fields;
 mod loader;
+mod masked_lm;
 mod packing;
 mod parts;
 mod pipeline;

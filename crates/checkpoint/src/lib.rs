@@ -68,7 +68,7 @@ pub use reader::{Checkpoint, Latest, holds_checkpoints, latest};
 pub use safetensors::Dtype;
 pub use source::{LazyTensor, TensorSource};
 pub use stream::write_window_bytes;
-pub use strict::{Allow, StrictError};
+pub use strict::{Allow, StrictError, matches};
 pub use tensor::{HostTensor, TensorMap};
 pub use weights::Weights;
 pub use writer::{Saved, Writer, read_along, recover};

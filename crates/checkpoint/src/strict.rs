@@ -109,7 +109,8 @@ fn matches_any(patterns: &[&str], name: &str) -> bool {
     patterns.iter().any(|pattern| matches(pattern, name))
 }
 
-fn matches(pattern: &str, name: &str) -> bool {
+/// Whether a name is one that the pattern stands for: `*` is any characters, dots included.
+pub fn matches(pattern: &str, name: &str) -> bool {
     let Some((head, rest)) = pattern.split_once('*') else {
         return pattern == name;
     };

@@ -1,6 +1,6 @@
 //! A model's parameters from a checkpoint's tensors.
 
-use tt_checkpoint::{Allow, StrictError, Weights};
+use tt_checkpoint::{Allow, StrictError, Weights, matches};
 use tt_models::Model;
 use tt_nn::{ParamSpec, ParamTree};
 use tt_tensor::{Device, Shard, Tensor};
@@ -16,12 +16,22 @@ pub fn check_weights(model: &dyn Model, weights: &Weights) -> std::result::Resul
     let shapes = specs.iter().map(|spec| spec.shape.as_slice());
     let copies = names.copies().iter().map(|(name, _)| *name);
     let unexpected = Allow::BUFFERS.unexpected.iter().chain(names.ignored());
-    let unexpected: Vec<_> = unexpected.copied().chain(copies).collect();
+    let unexpected = unexpected.chain(names.lacked()).copied();
+    let unexpected: Vec<_> = unexpected.chain(copies).collect();
     let allow = Allow {
         unexpected: &unexpected,
         ..Allow::BUFFERS
     };
     weights.check(found.iter().map(String::as_str).zip(shapes), &allow)
+}
+
+/// Weights in a file of parts that `model` lacks, which are not read.
+pub fn passed_over(model: &dyn Model, weights: &Weights) -> Vec<String> {
+    let names = model.tensor_names();
+    let is_lacked = |name: &&str| names.lacked().iter().any(|pattern| matches(pattern, name));
+    let mut found: Vec<_> = weights.names().filter(is_lacked).map(str::to_owned).collect();
+    found.sort_unstable();
+    found
 }
 
 /// Loads every parameter of `model`, as f32. Errors: every missing, unexpected or misshapen tensor at once; a second copy

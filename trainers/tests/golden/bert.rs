@@ -1,260 +1,169 @@
-//! BERT as an outside crate would write it: attention both ways with padding, LayerNorm after each residual sum, token
-//! types, and a head with a transform and a bias.
-//!
-//! Source: Devlin et al. 2018, arXiv:1810.04805; transformers' `BertForMaskedLM`.
+//! BERT against transformers' `BertForMaskedLM`: attention both ways with padding, token types, the head with its transform
+//! and bias, and the loss over hidden tokens.
 
-use std::sync::Arc;
-
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use tt_checkpoint::Weights;
+use tt_collators::{Batch, Field, Prediction, Values};
 use tt_engine::{Limits, Sampler, Sampling, generate};
-use tt_models::{Error, Input, Model, ModelConfig, Result};
-use tt_nn::{
-    Activation, AttentionMask, Embedding, Forward, Init, LayerNorm, Linear, ModulePath, ParamKind,
-    ParamSpec, PositionEmbedding, Positions, attend,
-};
-use tt_tensor::{CrossEntropyParams, Device, Seed, Tape, Tensor, fused};
-use tt_train::{IGNORE, Trainer};
+use tt_models::BertConfig;
+use tt_nn::Forward;
+use tt_tensor::{Device, Seed, Tensor};
+use tt_testkit::{Tensors, on_each_device};
+use tt_train::{DeviceBatch, IGNORE, Trainer, load_params};
+use tt_trainers::{MaskedLMTrainer, MaskedLMTrainerOptions};
 
-use crate::batches::flat;
+use crate::batches::{flat, micro_batches};
 use crate::check::Check;
 
-/// Keys of `config.json`.
-#[derive(Clone, Serialize, Deserialize, JsonSchema)]
-struct BertConfig {
-    vocab_size: usize,
-    type_vocab_size: usize,
-    max_position_embeddings: usize,
-    hidden_size: usize,
-    intermediate_size: usize,
-    num_hidden_layers: usize,
-    num_attention_heads: usize,
-    layer_norm_eps: f64,
-    initializer_range: f64,
+pub fn open(device: Device) -> Check {
+    Check::open_model::<BertConfig>("bert_mlm", device)
 }
 
-struct Bert {
-    config: BertConfig,
-    words: Embedding,
-    types: Embedding,
-    positions: PositionEmbedding,
-    norm: LayerNorm,
-    blocks: Vec<Block>,
-    /// Of the head.
-    transform: (Linear, LayerNorm),
-    head: ModulePath,
+pub fn trainer() -> MaskedLMTrainer {
+    MaskedLMTrainer::new(&MaskedLMTrainerOptions::default())
 }
 
-#[derive(Clone)]
-struct Block {
-    path: ModulePath,
-    heads: usize,
-    attention: ModulePath,
-    qkv: [Linear; 3],
-    attention_output: (Linear, LayerNorm),
-    intermediate: Linear,
-    output: (Linear, LayerNorm),
+/// The case's batch, whose labels stand in their place, with its token types.
+pub fn batch(tensors: &Tensors) -> Batch {
+    let [mut batch] = <[Batch; 1]>::try_from(micro_batches(tensors)).expect("one");
+    let types = &tensors["token_type_ids"];
+    let types = types.flatten_all().unwrap().to_vec1::<i64>().unwrap();
+    let types = types.into_iter().map(|id| id as u32).collect();
+    batch.fields = vec![(Field::per_token("token_type_ids", 0u32), Values::U32(types))];
+    batch.prediction = Prediction::SameToken;
+    let targets = batch.labels.iter().filter(|label| **label != IGNORE);
+    batch.num_targets = targets.count();
+    batch
 }
 
-impl ModelConfig for BertConfig {
-    fn build(self) -> Result<Arc<dyn Model>> {
-        let (hidden, std) = (self.hidden_size, self.initializer_range as f32);
-        let linear = |path, inputs, outputs| {
-            let linear = Linear::new(path, inputs, outputs).with_std(std);
-            linear.with_bias()
-        };
-        let norm = |path| LayerNorm::new(path, hidden, self.layer_norm_eps);
-        let joined = |path: ModulePath, inputs| {
-            let dense = linear(path.join("dense"), inputs, hidden);
-            (dense, norm(path.join("LayerNorm")))
-        };
-        let root = ModulePath::root().join("bert");
-        let block = |layer| {
-            let path = root.join("encoder.layer").join(layer);
-            let attention = path.join("attention.self");
-            let projection = |name| linear(attention.join(name), hidden, hidden);
-            Block {
-                heads: self.num_attention_heads,
-                qkv: ["query", "key", "value"].map(projection),
-                attention_output: joined(path.join("attention.output"), hidden),
-                intermediate: linear(
-                    path.join("intermediate.dense"),
-                    hidden,
-                    self.intermediate_size,
-                ),
-                output: joined(path.join("output"), self.intermediate_size),
-                attention,
-                path,
-            }
-        };
-        let embeddings = root.join("embeddings");
-        let table = |name, rows| Embedding::new(embeddings.join(name), rows, hidden, std);
-        let positions = embeddings.join("position_embeddings");
-        let head = ModulePath::root().join("cls.predictions");
-        Ok(Arc::new(Bert {
-            words: table("word_embeddings", self.vocab_size),
-            types: table("token_type_embeddings", self.type_vocab_size),
-            positions: PositionEmbedding::new(positions, self.max_position_embeddings, hidden, std),
-            norm: norm(embeddings.join("LayerNorm")),
-            blocks: (0..self.num_hidden_layers).map(block).collect(),
-            transform: joined(head.join("transform"), hidden),
-            head,
-            config: self,
-        }))
-    }
-}
-
-impl Block {
-    fn params(&self) -> Vec<ParamSpec> {
-        let linear = self.qkv.iter().chain([&self.intermediate]);
-        let mut params: Vec<_> = linear.flat_map(Linear::params).collect();
-        for (dense, norm) in [&self.attention_output, &self.output] {
-            params.extend([dense.params(), norm.params()].concat());
-        }
-        params
-    }
-
-    /// `x` `[B, T, hidden]` to the same shape, f32.
-    fn forward(&self, fwd: &Forward, x: &Tensor, positions: &Positions) -> tt_nn::Result<Tensor> {
-        let [b, t, hidden] = x.dims_of("bert")?;
-        let heads = |linear: &Linear| -> tt_nn::Result<Tensor> {
-            let y = linear.forward(fwd, x)?;
-            Ok(y.reshape((b, t, self.heads, hidden / self.heads))?) // [B, T, H, D]
-        };
-        let [query, key, value] = &self.qkv;
-        let qkv = [heads(query)?, heads(key)?, heads(value)?];
-        let mask = AttentionMask::BIDIRECTIONAL;
-        let y = attend(fwd, &self.attention, qkv, positions, mask)?.reshape((b, t, hidden))?;
-        let (dense, norm) = &self.attention_output;
-        let x = norm.forward_f32(fwd, &x.add(&dense.forward(fwd, &y)?)?)?;
-        let y = Activation::Gelu.apply(&self.intermediate.forward(fwd, &x)?)?;
-        let (dense, norm) = &self.output;
-        norm.forward_f32(fwd, &x.add(&dense.forward(fwd, &y)?)?)
-    }
-}
-
-impl Model for Bert {
-    fn params(&self) -> Vec<ParamSpec> {
-        let mut params = [self.words.params(), self.types.params()].concat();
-        params.extend([self.positions.params(), self.norm.params()].concat());
-        params.extend(self.blocks.iter().flat_map(Block::params));
-        let (dense, norm) = &self.transform;
-        params.extend([dense.params(), norm.params()].concat());
-        params.push(ParamSpec {
-            path: self.head.join("bias").to_string(),
-            shape: vec![self.config.vocab_size],
-            init: Init::Zeros,
-            kind: ParamKind::Vector,
+on_each_device! {
+    fn golden_bert_mlm(device) {
+        let check = open(device);
+        check.decay_rule();
+        logits(&check);
+        let trainer = trainer();
+        let mut training = check.training();
+        let inputs = batch(&check.golden.tensors("inputs"));
+        let totals = training.accumulate(std::slice::from_ref(&inputs), |fwd, model, batch| {
+            trainer.loss(fwd, model, batch)
         });
-        params
-    }
-
-    fn hidden_states(&self, fwd: &Forward, input: &Input) -> Result<Tensor> {
-        let words = self.words.forward(fwd, &input.input_ids)?; // [B, T, hidden]
-        let mut x = words.add(&self.positions.forward(fwd, &input.positions)?)?;
-        let types = input.field("token_type_ids").expect("the test gives them");
-        x = x.add(&self.types.forward(fwd, types)?)?;
-        x = self.norm.forward_f32(fwd, &x)?;
-        for block in self.blocks.clone() {
-            let (path, positions) = (block.path.clone(), input.positions.clone());
-            x = fwd.module(&path, "BertLayer", &x, move |fwd, x| {
-                block.forward(fwd, x, &positions)
-            })?;
-        }
-        let (dense, norm) = &self.transform;
-        let x = Activation::Gelu.apply(&dense.forward(fwd, &x)?)?;
-        Ok(norm.forward(fwd, &x)?)
-    }
-
-    fn head(&self, _: &Forward) -> Result<Tensor> {
-        Err(Error::MoreThanAWeight)
-    }
-
-    fn output(&self, fwd: &Forward) -> Result<fused::Head> {
-        Ok(fused::Head {
-            weight: self.words.weight(fwd)?,
-            bias: Some(fwd.param(&self.head, "bias")?),
-        })
-    }
-
-    fn is_causal(&self) -> bool {
-        false
-    }
-
-    fn blocks(&self) -> Vec<ModulePath> {
-        self.blocks.iter().map(|block| block.path.clone()).collect()
-    }
-
-    fn vocab_size(&self) -> usize {
-        self.config.vocab_size
-    }
-
-    fn max_positions(&self) -> usize {
-        self.config.max_position_embeddings
-    }
-
-    fn hf_config(&self) -> Value {
-        let mut config = json!(self.config);
-        config["architectures"] = json!(["BertForMaskedLM"]);
-        config["model_type"] = json!("bert");
-        config
+        let totals = totals.unwrap();
+        let [sum, weight] = [&totals.loss, &totals.weight].map(|it| it.to_scalar::<f32>().unwrap());
+        assert_eq!(weight, inputs.num_targets as f32);
+        check.loss_and_gradients(&training.params, sum, weight);
+        // A step on the TPU is a step of the curve; all twenty take minutes on its emulator.
+        let steps = if device == Device::Cpu { usize::MAX } else { 2 };
+        let one = |tensors: &Tensors| vec![batch(tensors)];
+        check.curve_by(&mut self::trainer(), check.training(), one, steps);
     }
 }
 
-fn open() -> Check {
-    Check::open_model::<BertConfig>("bert_mlm", Device::Cpu)
-}
-
-/// The case's batch, padding as a segment of its own, and its labels.
-fn inputs(check: &Check) -> (Input, Tensor) {
-    let tensors = check.golden.tensors("inputs");
-    let integers = |name: &str| Tensor::from_candle(&tensors[name], check.device).unwrap();
-    let ids = |name: &str| integers(name).to_dtype(tt_tensor::DType::U32).unwrap();
-    let mut input = Input::rows(ids("input_ids")).unwrap();
-    input.positions.segment_ids = Some(ids("attention_mask"));
-    input.fields = vec![("token_type_ids", ids("token_type_ids"))];
-    (input, integers("labels"))
-}
-
-#[test]
-fn golden_bert_mlm() {
-    let check = open();
-    check.decay_rule();
-    let (params, (input, labels)) = (check.params(), inputs(&check));
-
+/// At positions that are not padding.
+fn logits(check: &Check) {
+    let params = check.params();
+    let host = batch(&check.golden.tensors("inputs"));
+    let input = DeviceBatch::upload(&host, check.device).unwrap().input;
     let fwd = Forward::inference(&params);
     let logits = check.model.logits(&fwd, &input).unwrap();
     let logits = logits.to_vec::<f32>().unwrap();
     let expected = flat(&check.golden.tensors("expected")["logits"]);
-    let mask = input.positions.segment_ids.as_ref().unwrap();
     let vocab = check.model.vocab_size();
     let rows = logits.chunks(vocab).zip(expected.chunks(vocab));
-    let mask = mask.to_vec::<u32>().unwrap();
-    let real = rows.zip(mask).filter(|(_, is_real)| *is_real == 1);
+    let real = rows.zip(&host.segment_ids).filter(|(_, segment)| **segment == 1);
     let differences = real.flat_map(|((ours, theirs), _)| ours.iter().zip(theirs));
     let worst = differences.fold(0f32, |worst, (a, b)| worst.max((a - b).abs()));
     let allowed = check.case.tolerances.logits_max_abs.unwrap();
     assert!(f64::from(worst) <= allowed, "logits differ by {worst:.2e}");
+}
 
-    let tape = Tape::new();
-    let fwd = Forward::training(&params, &tape, Seed::new(0));
-    let hidden = check.model.hidden_states(&fwd, &input).unwrap();
-    let head = check.model.output(&fwd).unwrap();
-    let plain = CrossEntropyParams {
-        ignore_index: IGNORE,
-        label_smoothing: 0.0,
-        z_loss: 0.0,
+/// Documents of a packed row, whose positions count from 0 each, have the hidden states that each has alone.
+#[test]
+fn documents_in_one_row_do_not_see_each_other() {
+    let check = open(Device::Cpu);
+    let params = check.params();
+    let encode = |ids: &[u32], segments: &[u32], positions: &[u32]| {
+        let batch = Batch {
+            rows: 1,
+            seq_len: ids.len(),
+            input_ids: ids.to_vec(),
+            labels: vec![IGNORE; ids.len()],
+            segment_ids: segments.to_vec(),
+            position_ids: positions.to_vec(),
+            prediction: Prediction::SameToken,
+            ..Batch::default()
+        };
+        let input = DeviceBatch::upload(&batch, Device::Cpu).unwrap().input;
+        let hidden = check.model.encode(&Forward::inference(&params), &input);
+        hidden.unwrap().to_vec::<f32>().unwrap()
     };
-    let loss = fused::linear_cross_entropy(&hidden, &head, &labels, plain).unwrap();
-    tape.backward(&loss.sum).unwrap();
-    let [sum, count] = [loss.sum, loss.count].map(|it| it.to_scalar::<f32>().unwrap());
-    check.loss_and_gradients(&params, sum, count);
+    let (a, b) = ([5, 9, 11, 80], [7, 8, 100]);
+    let packed = encode(&[&a[..], &b].concat(), &[1, 1, 1, 1, 2, 2, 2], &[0, 1, 2, 3, 0, 1, 2]);
+    let alone = [
+        encode(&a, &[1; 4], &[0, 1, 2, 3]),
+        encode(&b, &[1; 3], &[0, 1, 2]),
+    ]
+    .concat();
+    let worst = packed.iter().zip(&alone).map(|(a, b)| (a - b).abs());
+    assert!(worst.fold(0f32, f32::max) < 1e-5);
+    // The head's transform comes after, and is no part of what texts are embedded by.
+    let ids = Tensor::from_slice(&a, (1, 4), Device::Cpu).unwrap();
+    let input = tt_models::Input::rows(ids).unwrap();
+    let transformed = check.model.hidden_states(&Forward::inference(&params), &input);
+    assert_ne!(transformed.unwrap().to_vec::<f32>().unwrap(), alone[..4 * 48]);
+}
+
+/// As `bert-base` was published: LayerNorm's parameters by their former names, the decoder a second time, and what other
+/// objectives look at. A `BertModel` has no `bert.` before its names.
+#[test]
+fn files_of_every_age_are_read() {
+    let check = open(Device::Cpu);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.safetensors");
+    let read = |rename: &dyn Fn(&str) -> String, more: &[(&str, &str)]| {
+        let tensors = candle_core::safetensors::load(
+            check.golden.dir.join("model.safetensors"),
+            &candle_core::Device::Cpu,
+        );
+        let tensors = tensors.unwrap();
+        let renamed = tensors.iter().map(|(name, tensor)| (rename(name), tensor.clone()));
+        let mut renamed: Tensors = renamed.collect();
+        for (name, of) in more {
+            renamed.insert((*name).to_owned(), tensors[*of].clone());
+        }
+        candle_core::safetensors::save(&renamed, &path).unwrap();
+        let params = load_params(&*check.model, &Weights::open(&path).unwrap(), Device::Cpu);
+        params.map(|params| {
+            let values = params.iter().map(|(_, it)| it.value().to_vec::<f32>().unwrap());
+            values.collect::<Vec<_>>()
+        })
+    };
+    let same = read(&str::to_owned, &[]).unwrap();
+    let published = |name: &str| {
+        let name = name.replace("LayerNorm.weight", "LayerNorm.gamma");
+        name.replace("LayerNorm.bias", "LayerNorm.beta")
+    };
+    const WORDS: &str = "bert.embeddings.word_embeddings.weight";
+    const SQUARE: &str = "bert.encoder.layer.0.attention.self.query.weight";
+    let more = [
+        ("cls.predictions.decoder.weight", WORDS),
+        ("cls.predictions.decoder.bias", "cls.predictions.bias"),
+        ("bert.pooler.dense.weight", SQUARE),
+        ("bert.embeddings.position_ids", "cls.predictions.bias"),
+        ("cls.seq_relationship.weight", SQUARE),
+    ];
+    assert_eq!(read(&published, &more).unwrap(), same);
+    let bare = |name: &str| published(name).trim_start_matches("bert.").to_owned();
+    assert_eq!(read(&bare, &[("pooler.dense.weight", SQUARE)]).unwrap(), same);
+
+    // A decoder of its own is not what the model computes with.
+    let other = [("cls.predictions.decoder.bias", "cls.predictions.transform.dense.bias")];
+    let refused = read(&str::to_owned, &other).unwrap_err().to_string();
+    assert!(refused.contains("cls.predictions.decoder.bias"), "{refused}");
 }
 
 #[test]
 fn what_a_model_that_looks_ahead_cannot_do_is_refused_by_name() {
-    let (check, mut training) = (open(), open().training());
+    let check = open(Device::Cpu);
+    let mut training = check.training();
     let mut sampler = Sampler::new(Sampling::Greedy, Seed::new(0));
     let limits = Limits {
         max_new_tokens: 4,
@@ -268,6 +177,15 @@ fn what_a_model_that_looks_ahead_cannot_do_is_refused_by_name() {
     let refused = check.trainer().post_init(&mut training);
     let message = refused.unwrap_err().to_string();
     assert!(message.contains("lm_trainer.LMTrainer"), "{message}");
+    trainer().post_init(&mut training).unwrap();
     // A loss that knows no bias does not leave it out unseen.
     assert!(model.head(&Forward::inference(&params)).is_err());
+}
+
+#[test]
+fn a_model_that_looks_back_only_is_refused_by_masked_language_modelling() {
+    let check = Check::open::<tt_models::Qwen2Config>("qwen2_tied", Device::Cpu);
+    let refused = trainer().post_init(&mut check.training());
+    let message = refused.unwrap_err().to_string();
+    assert!(message.contains("looks back only"), "{message}");
 }

@@ -331,18 +331,23 @@ impl Check {
     }
 
     pub fn curve(&self) {
-        self.curve_of(self.training(), |batches| batches);
+        self.curve_by(&mut self.trainer(), self.training(), micro_batches, usize::MAX);
     }
 
-    /// The curve that `training` makes, which is one of several ranks that make it together: `own` are its micro-batches of
-    /// a step's.
-    pub fn curve_of(&self, mut training: Training, own: impl Fn(Vec<Batch>) -> Vec<Batch>) {
+    /// The first `steps` of the curve that `trainer` makes of `training`, which may be one of several ranks that make it
+    /// together, and after all steps the weights. `batches` makes the micro-batches of a step of the case's tensors.
+    pub fn curve_by(
+        &self,
+        trainer: &mut dyn Trainer,
+        mut training: Training,
+        batches: impl Fn(&Tensors) -> Vec<Batch>,
+        steps: usize,
+    ) {
         let tolerances = &self.case.tolerances;
-        let mut trainer = self.trainer();
         let stacked = self.golden.tensors("batches");
         let curve: Vec<CurvePoint> = self.golden.json("curve.json");
-        for (i, point) in curve.iter().enumerate() {
-            let batches = own(micro_batches(&at(&stacked, i)));
+        for (i, point) in curve.iter().enumerate().take(steps) {
+            let batches = batches(&at(&stacked, i));
             let output = trainer.train_step(&mut training, &batches).unwrap();
             let numbers = output.numbers;
             let of_step = |what: &str| format!("{what} of step {}", point.step);
@@ -364,6 +369,9 @@ impl Check {
         let Some(default) = tolerances.update_rel_l2_default else {
             return;
         };
+        if steps < curve.len() {
+            return;
+        }
         let (before, after) = match &self.adapter {
             Some(adapter) => (&adapter.weights, "adapter_after/adapter_model"),
             None => (&self.weights, "params_after"),

@@ -1,12 +1,13 @@
 //! The curves of cases on several ranks, threads of this process, under each preset: those of one rank.
 
 use std::fs;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use tt_collators::{Batch, IGNORE};
+use tt_collators::{Batch, IGNORE, Values};
 use tt_config::Composer;
 use tt_dist::{Communicator, Mesh, MeshAxes, threads};
 use tt_models::{Gpt2Config, LlamaConfig, ModelConfig, Qwen2Config};
@@ -16,10 +17,11 @@ use tt_optimizers::{
 };
 use tt_sharding::{Layout, Sharded, ShardingConfig};
 use tt_tensor::{Device, Seed, Tensor};
-use tt_testkit::relative_l2;
+use tt_testkit::{Tensors, relative_l2};
 use tt_train::{Trainer, Training};
 
 use crate::batches::{at, micro_batches};
+use crate::bert;
 use crate::check::Check;
 
 /// `configs/model/sharding`, as users have it.
@@ -106,11 +108,38 @@ fn on_ranks<C: ModelConfig>(case: &str, presets: &[&str], sizes: &[i64]) {
     }
 }
 
+#[test]
+fn golden_bert_mlm_on_ranks() {
+    let case = Case {
+        check: bert::open(Device::Cpu),
+        trainer: |_| Box::new(bert::trainer()),
+        batches: |tensors| vec![bert::batch(tensors)],
+    };
+    case.on_mesh("zero3", 1, 2);
+}
+
 fn on_mesh<C: ModelConfig>(case: &str, name: &str, data: i64, fsdp: i64) {
     let mut check = Check::open_model::<C>(case, Device::Cpu);
     if case.starts_with("lora") {
         check = check.with_adapter("adapter_init");
     }
+    let case = Case {
+        check,
+        trainer: |check| Box::new(check.trainer()),
+        batches: micro_batches,
+    };
+    case.on_mesh(name, data, fsdp);
+}
+
+struct Case {
+    check: Check,
+    trainer: fn(&Check) -> Box<dyn Trainer>,
+    batches: fn(&Tensors) -> Vec<Batch>,
+}
+
+impl Case {
+    fn on_mesh(&self, name: &str, data: i64, fsdp: i64) {
+    let check = &self.check;
     let axes = MeshAxes {
         data,
         fsdp: Some(fsdp),
@@ -127,14 +156,15 @@ fn on_mesh<C: ModelConfig>(case: &str, name: &str, data: i64, fsdp: i64) {
     let config = preset(name);
     let layout = Layout::new(&config, &specs, str::to_owned, &modules, |_| false, &mesh).unwrap();
     thread::scope(|scope| {
-        let (check, layout) = (&check, &layout);
+        let layout = &layout;
         for world in threads::group(size, Some(Duration::from_secs(120))) {
-            scope.spawn(move || as_rank(check, layout.clone(), world));
+            scope.spawn(move || self.as_rank(layout.clone(), world));
         }
     });
 }
 
-fn as_rank(check: &Check, layout: Layout, world: Arc<dyn Communicator>) {
+fn as_rank(&self, layout: Layout, world: Arc<dyn Communicator>) {
+    let check = &self.check;
     let rank = world.rank();
     let params = check.parts(&|spec: &ParamSpec| layout.shard(spec, rank));
     let ranks = Sharded::new(
@@ -148,10 +178,12 @@ fn as_rank(check: &Check, layout: Layout, world: Arc<dyn Communicator>) {
     let mut training = check.training_of(params.with_hooks(ranks.clone()));
     training.share_with(ranks);
     let share = training.reduce.share();
-    check.curve_of(training, |batches| {
-        let rows = batches.iter().flat_map(rows).collect();
+    let own = |tensors: &Tensors| {
+        let rows = (self.batches)(tensors).iter().flat_map(rows).collect();
         share.take(rows, drop)
-    });
+    };
+    check.curve_by(&mut *(self.trainer)(check), training, own, usize::MAX);
+}
 }
 
 /// Those that users can choose, in their settings: what is added to the table is compared by itself.
@@ -267,17 +299,30 @@ fn rows(batch: &Batch) -> Vec<Batch> {
     let row = |i: usize| {
         let at = i * batch.seq_len..(i + 1) * batch.seq_len;
         let labels = batch.labels[at.clone()].to_vec();
-        let targets = labels[1..].iter().filter(|&&label| label != IGNORE);
+        let shift = batch.prediction.shift();
+        let targets = labels[shift..].iter().filter(|&&label| label != IGNORE);
         Batch {
             rows: 1,
             seq_len: batch.seq_len,
             input_ids: batch.input_ids[at.clone()].to_vec(),
             segment_ids: batch.segment_ids[at.clone()].to_vec(),
-            position_ids: batch.position_ids[at].to_vec(),
+            position_ids: batch.position_ids[at.clone()].to_vec(),
+            fields: (batch.fields.iter())
+                .map(|(field, values)| (*field, part(values, at.clone())))
+                .collect(),
+            prediction: batch.prediction,
             num_targets: targets.count(),
             labels,
             ..Batch::default()
         }
     };
     (0..batch.rows).map(row).collect()
+}
+
+fn part(values: &Values, at: Range<usize>) -> Values {
+    match values {
+        Values::F32(values) => Values::F32(values[at].to_vec()),
+        Values::I64(values) => Values::I64(values[at].to_vec()),
+        Values::U32(values) => Values::U32(values[at].to_vec()),
+    }
 }

@@ -9,7 +9,9 @@ use proptest::prelude::*;
 use serde_json::Value;
 use tempfile::TempDir;
 use tokenizers::NormalizedString;
-use tt_data::{DataConfig, DataError, Dataset, Row, Source, Tokenizer, TokenizerConfig};
+use tt_data::{
+    DataConfig, DataError, Dataset, Row, Source, Tokenizer, TokenizerConfig, Words,
+};
 
 fn config(vocab_size: usize) -> TokenizerConfig {
     TokenizerConfig {
@@ -418,6 +420,113 @@ fn golden_vocab_and_merges_give_the_tokens_of_transformers() {
         tokenizer.save(saved.path()).unwrap();
         assert!(loaded(saved.path(), None).unwrap().is_same(&tokenizer));
     }
+}
+
+fn vocab_txt(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../tests/golden/vocab_txt")
+        .join(name)
+}
+
+/// `transformers` has made the ids from the same files: `make.py` beside them.
+#[test]
+fn golden_vocab_txt_gives_the_tokens_of_transformers() {
+    for name in ["uncased", "cased"] {
+        let folder = vocab_txt(name);
+        let tokenizer = loaded(&folder, None).unwrap();
+        let expected = fs::read_to_string(folder.join("expected.json")).unwrap();
+        let expected: Value = serde_json::from_str(&expected).unwrap();
+        assert_eq!(expected["sep_id"], tokenizer.eos_id(), "{name}");
+        assert_eq!(expected["pad_id"], tokenizer.pad_id(), "{name}");
+        assert_eq!(expected["mask_id"], tokenizer.mask_id().unwrap(), "{name}");
+        let strings = expected["strings"].as_array().unwrap();
+        assert!(strings.len() > 20);
+        for it in strings {
+            let text = it["text"].as_str().unwrap();
+            let ids = tokenizer.encode(text).unwrap();
+            let ids_of = |key: &str| serde_json::from_value::<Vec<u32>>(it[key].clone()).unwrap();
+            assert_eq!(ids, ids_of("ids"), "{name}: {text:?}");
+            let whole = [tokenizer.document_start(), &ids, &[tokenizer.eos_id()]].concat();
+            assert_eq!(whole, ids_of("with_special"), "{name}: {text:?}");
+        }
+        // What a checkpoint holds is a tokenizer.json.
+        let saved = tempfile::tempdir().unwrap();
+        tokenizer.save(saved.path()).unwrap();
+        assert!(loaded(saved.path(), None).unwrap().is_same(&tokenizer));
+        assert_eq!(loaded(saved.path(), None).unwrap().mask_id(), tokenizer.mask_id());
+    }
+}
+
+/// Others keep other things in a file of that name.
+#[test]
+fn a_vocab_txt_that_nothing_says_is_berts_is_refused_with_the_way_out() {
+    let refused = |config: Option<&str>, vocab: &str| {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("vocab.txt"), vocab).unwrap();
+        if let Some(config) = config {
+            fs::write(folder.path().join("tokenizer_config.json"), config).unwrap();
+        }
+        loaded(folder.path(), None).err().expect("refused")
+    };
+    let vocab = fs::read_to_string(vocab_txt("cased").join("vocab.txt")).unwrap();
+    let message = refused(None, &vocab);
+    assert!(message.contains("\"tokenizer_class\": \"BertTokenizer\""), "{message}");
+    let message = refused(Some(r#"{"tokenizer_class": "PhobertTokenizer"}"#), &vocab);
+    assert!(message.contains("PhobertTokenizer"), "{message}");
+    let message = refused(Some(r#"{"tokenizer_class": "BertTokenizerFast"}"#), "a\n[UNK]\n");
+    assert!(message.contains("no `[CLS]`"), "{message}");
+}
+
+/// By the marks of each kind: `##`, a blank before a word in bytes, or `\u{2581}`.
+#[test]
+fn words_are_told_by_the_marks_of_the_tokenizer() {
+    #[track_caller]
+    fn words(tokenizer: &Tokenizer, text: &str) -> Vec<usize> {
+        let words = Words::of(tokenizer);
+        let ids = tokenizer.encode(text).unwrap();
+        let mut lengths = vec![1];
+        for pair in ids.windows(2) {
+            match words.goes_on(pair[0], pair[1]) {
+                true => *lengths.last_mut().unwrap() += 1,
+                false => lengths.push(1),
+            }
+        }
+        assert_eq!(lengths.iter().sum::<usize>(), ids.len());
+        lengths
+    }
+    let bert = loaded(&vocab_txt("uncased"), None).unwrap();
+    let split = |token: &str| bert.encode(token).unwrap().len();
+    let (kites, forbearing) = (split("kites"), split("forbearing"));
+    assert!(forbearing > 1);
+    assert_eq!(words(&bert, "kites, forbearing 'kites'"), [kites, 1, forbearing, 1, kites, 1]);
+
+    // Bytes: no merges, so that every letter is a token.
+    let bytes = Tokenizer::bytes().unwrap();
+    assert_eq!(words(&bytes, "ab, don't \n12 né"), [2, 1, 1, 3, 1, 1, 1, 1, 2, 1, 3]);
+
+    let words_of = Words::of(&bert);
+    let special = [0, 1, 2, 3, 4].map(|id| words_of.is_special(id));
+    assert_eq!(special, [true; 5]);
+    assert_eq!(words_of.ordinary().len(), bert.vocab_size() - 5);
+}
+
+#[test]
+fn a_trained_tokenizer_is_given_a_mask_where_one_is_asked_for() {
+    let dataset = Dataset::open(&DataConfig::default()).unwrap();
+    let train = dataset.train.as_ref();
+    let masked = Tokenizer::open_with(&config(500), train, None, true).unwrap();
+    let plain = open(&config(499), None).unwrap();
+    assert_eq!((masked.vocab_size(), masked.mask_id()), (500, Some(499)));
+    assert_eq!(plain.mask_id(), None);
+    let text = "A little bear named Clara.";
+    assert_eq!(masked.encode(text).unwrap(), plain.encode(text).unwrap());
+    // The blank before a hidden word goes with the word, as it does in training.
+    let with_mask = masked.encode("A little <mask> named Clara.").unwrap();
+    let [before, after] = ["A little", " named Clara."].map(|part| masked.encode(part).unwrap());
+    assert_eq!(with_mask, [before, vec![499], after].concat());
+    let small = Tokenizer::open_with(&config(257), train, None, true);
+    let message = small.err().expect("refused").to_string();
+    assert!(message.contains("257 is under 258"), "{message}");
 }
 
 #[test]
