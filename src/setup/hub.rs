@@ -22,6 +22,7 @@ const TOKENIZERS: &[&str] = &[
     "tokenizer_config.json",
     "vocab.json",
     "merges.txt",
+    "vocab.txt",
     "special_tokens_map.json",
     "added_tokens.json",
     "chat_template.jinja",
@@ -113,6 +114,7 @@ fn fetch(reference: &Reference, need: Need) -> anyhow::Result<PathBuf> {
         let is_older = [
             "vocab.json",
             "merges.txt",
+            "vocab.txt",
             "added_tokens.json",
             "tokenizer.model",
         ]
