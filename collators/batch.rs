@@ -158,7 +158,9 @@ impl Batch {
         rows.flat_map(move |(ids, labels)| {
             let first = self.prediction.shift();
             let before = (first..).map(|at: usize| at.saturating_sub(1));
-            before.map(|at| ids[at]).zip(labels[first..].iter().copied())
+            before
+                .map(|at| ids[at])
+                .zip(labels[first..].iter().copied())
         })
         .filter(|&(_, label)| label != IGNORE)
         .map(|(id, label)| (id, label as u32))

@@ -55,15 +55,15 @@ pub(crate) struct Place {
 impl Place {
     /// As a number, to be carried from part to part of a row.
     pub(crate) fn to_bits(self) -> u64 {
-        let before = self.before.map_or(0, |id| u64::from(id) | 1 << 32);
-        before | u64::from(self.left) << 40 | u64::from(self.is_hidden) << 48
+        let before = self.before.map_or(0, |id| u64::from(id) | (1 << 32));
+        before | (u64::from(self.left) << 40) | (u64::from(self.is_hidden) << 48)
     }
 
     pub(crate) fn from_bits(bits: u64) -> Self {
         Self {
-            before: (bits & 1 << 32 != 0).then_some(bits as u32),
+            before: (bits & (1 << 32) != 0).then_some(bits as u32),
             left: (bits >> 40) as u8,
-            is_hidden: bits & 1 << 48 != 0,
+            is_hidden: bits & (1 << 48) != 0,
         }
     }
 }
@@ -158,7 +158,7 @@ impl Hide {
         let ordinary = self.words.ordinary();
         if drawn < self.mask_replace_prob + self.random_replace_prob && !ordinary.is_empty() {
             let drawn = u128::from(mix_all(&[seed, at, RANDOM]));
-            return ordinary[(drawn * ordinary.len() as u128 >> 64) as usize];
+            return ordinary[((drawn * ordinary.len() as u128) >> 64) as usize];
         }
         token
     }
@@ -204,7 +204,11 @@ mod tests {
             whole_words,
             max_ngrams,
         };
-        Hide::new(&options, Words::of(&tokenizer), tokenizer.mask_id().unwrap())
+        Hide::new(
+            &options,
+            Words::of(&tokenizer),
+            tokenizer.mask_id().unwrap(),
+        )
     }
 
     /// Bytes as tokens, 0 is the end of a text.

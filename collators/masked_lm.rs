@@ -13,9 +13,7 @@ use serde_json::{Map, Value};
 use tt_data::{DataError, Row, Tokenizer, Words, typed_kwargs};
 
 use crate::hide::{Hide, HideOptions, Place};
-use crate::{
-    Collator, Examples, Kept, Layout, Prediction, TokenizeCollator, TokenizeConfig,
-};
+use crate::{Collator, Examples, Kept, Layout, Prediction, TokenizeCollator, TokenizeConfig};
 
 const KWARGS: &str = "data.collator.kwargs";
 const MASK_TOKEN: &str = "data.tokenizer.mask_token";
@@ -66,7 +64,12 @@ impl Default for MaskedLMConfig {
 
 impl MaskedLMConfig {
     fn check(&self) -> Result<(), DataError> {
-        let bad = |message: String| Err(DataError::BadValue { key: KWARGS, message });
+        let bad = |message: String| {
+            Err(DataError::BadValue {
+                key: KWARGS,
+                message,
+            })
+        };
         let Self {
             mlm_probability: p,
             mask_replace_prob: mask,

@@ -67,7 +67,11 @@ impl Trainer for MaskedLMTrainer {
         let params = CrossEntropyParams {
             ignore_index: IGNORE,
             // Validation reports the plain cross-entropy.
-            label_smoothing: if fwd.is_training() { self.label_smoothing } else { 0.0 },
+            label_smoothing: if fwd.is_training() {
+                self.label_smoothing
+            } else {
+                0.0
+            },
             z_loss: 0.0,
         };
         let scalars = if fwd.is_training() {
@@ -100,7 +104,9 @@ fn right(hidden: &Tensor, head: &fused::Head, batch: &DeviceBatch) -> Result<Ten
     for row in 0..rows {
         let logits = fused::logits(&hidden.narrow(0, row, 1)?, head)?; // [1, T, vocab]
         let is_right = logits.argmax(2)?.eq(&ids.narrow(0, row, 1)?)?;
-        let weight = is_right.to_dtype(DType::F32)?.mul(&weights.narrow(0, row, 1)?)?;
+        let weight = is_right
+            .to_dtype(DType::F32)?
+            .mul(&weights.narrow(0, row, 1)?)?;
         right.push(weight.sum_all()?.reshape(1)?);
     }
     Ok(Tensor::cat(&right, 0)?.sum_all()?)
@@ -174,7 +180,10 @@ mod tests {
         labels[1] = 7;
         let (both, weight, _) = numbers(&batch(labels), false);
         assert_eq!(weight, 2.0);
-        assert!((both - first - second).abs() < 1e-5, "{both}: {first}, {second}");
+        assert!(
+            (both - first - second).abs() < 1e-5,
+            "{both}: {first}, {second}"
+        );
     }
 
     /// A short row may have none; its mean would be 0 by 0.

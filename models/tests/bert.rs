@@ -55,7 +55,10 @@ fn what_is_written_is_read_back() {
 fn what_would_change_the_numbers_unseen_is_refused() {
     for (extra, key) in [
         (json!({"model_type": "roberta"}), "model_type"),
-        (json!({"position_embedding_type": "relative_key"}), "position_embedding_type"),
+        (
+            json!({"position_embedding_type": "relative_key"}),
+            "position_embedding_type",
+        ),
         (json!({"is_decoder": true}), "is_decoder"),
         (json!({"add_cross_attention": true}), "add_cross_attention"),
         (json!({"tie_word_embeddings": false}), "tie_word_embeddings"),

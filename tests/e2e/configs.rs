@@ -56,8 +56,7 @@ fn with_every_option(command: &[&str]) {
             "trainer/recipe=megatron_gpt" => ["model=gpt2", "trainer=lm"],
             _ => ["model=qwen2", "trainer=lm"],
         };
-        let rest = (others.into_iter())
-            .filter(|other| other.split('=').next() != Some(group));
+        let rest = (others.into_iter()).filter(|other| other.split('=').next() != Some(group));
         let arguments: Vec<&str> = rest
             .chain([choice.as_str()])
             .chain(given.iter().copied())

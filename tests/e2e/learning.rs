@@ -41,9 +41,15 @@ fn a_small_bert_names_hidden_tokens_far_above_the_unigrams_accuracy() {
     let run = place.run_folder();
     let summary = run.json("summary.json");
     let number = |key: &str| summary[key].as_f64().expect("a number");
-    let (accuracy, unigram) = (number("final_val_masked_accuracy"), number("unigram_accuracy"));
+    let (accuracy, unigram) = (
+        number("final_val_masked_accuracy"),
+        number("unigram_accuracy"),
+    );
     assert!(accuracy > 3.0 * unigram, "{accuracy} against {unigram}");
-    assert!(number("final_val_loss") < 0.8 * number("unigram_nats"), "{summary}");
+    assert!(
+        number("final_val_loss") < 0.8 * number("unigram_nats"),
+        "{summary}"
+    );
     // A checkpoint says what hides tokens.
     let config = run.final_checkpoint().join("tokenizer_config.json");
     let config = std::fs::read_to_string(config).expect("a tokenizer");

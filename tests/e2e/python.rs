@@ -82,7 +82,9 @@ fn transformers_computes_our_logits_from_our_checkpoints() {
     for (i, model) in MODELS.iter().enumerate() {
         let dir = format!("hydra.run.dir=run{i}");
         let key = |arg: &str| arg.split('=').next().map(str::to_owned);
-        let nano = NANO.iter().filter(|arg| model.iter().all(|own| key(own) != key(arg)));
+        let nano = NANO
+            .iter()
+            .filter(|arg| model.iter().all(|own| key(own) != key(arg)));
         let args: Vec<_> = nano.chain(*model).copied().collect();
         let more = ["trainer.max_steps=30", "lr=4e-3", &dir];
         place.run(&[&args[..], &more].concat()).with_code(0);
@@ -139,6 +141,33 @@ fn transformers_computes_our_logits_from_our_checkpoints() {
         let mask = result["mask_token_id"].as_u64();
         assert_eq!(mask, tokenizer.mask_id().map(u64::from), "{model:?}");
     }
+
+    // And back: what transformers writes of a GPT-2 trains here as what we wrote of it.
+    let theirs = place.path().join("theirs");
+    run_script(
+        &python,
+        "compare_logits.py",
+        [Path::new("save"), &pairs[0].0, &theirs],
+    );
+    let trained = |from: &Path, dir: &str| {
+        let (url, dir) = (
+            format!("model.pretrained_url={}", from.display()),
+            format!("hydra.run.dir={dir}"),
+        );
+        let nano = NANO.iter().filter(|arg| !arg.starts_with("+model="));
+        let args: Vec<_> = nano.copied().collect();
+        let more = ["+model=gpt2", "trainer.max_steps=2", &url, &dir];
+        place.run(&[&args[..], &more].concat()).with_code(0);
+        RunFolder(
+            place
+                .path()
+                .join(dir.split('=').next_back().expect("a folder")),
+        )
+        .timeless_rows()
+    };
+    let from_theirs = trained(&theirs, "from-theirs");
+    assert!(from_theirs.len() > 1);
+    assert_eq!(from_theirs, trained(&pairs[0].0, "from-ours"));
 }
 
 /// And back: what `BertForMaskedLM` and its tokenizer have saved is trained here, and what comes of it is loaded there.
@@ -185,36 +214,12 @@ fn a_bert_of_transformers_is_trained_here_and_loaded_there() {
         assert!(difference < 1e-4, "{result}");
         // With [CLS] and [SEP] around them.
         let theirs = result["ids"].as_array().expect("ids");
-        assert_eq!(theirs[1..theirs.len() - 1], *serde_json::json!(ids).as_array().unwrap());
+        assert_eq!(
+            theirs[1..theirs.len() - 1],
+            *serde_json::json!(ids).as_array().unwrap()
+        );
         assert_eq!(result["mask_token_id"], 4);
     }
-
-    // And back: what transformers writes of a GPT-2 trains here as what we wrote of it.
-    let theirs = place.path().join("theirs");
-    run_script(
-        &python,
-        "compare_logits.py",
-        [Path::new("save"), &pairs[0].0, &theirs],
-    );
-    let trained = |from: &Path, dir: &str| {
-        let (url, dir) = (
-            format!("model.pretrained_url={}", from.display()),
-            format!("hydra.run.dir={dir}"),
-        );
-        let nano = NANO.iter().filter(|arg| !arg.starts_with("+model="));
-        let args: Vec<_> = nano.copied().collect();
-        let more = ["+model=gpt2", "trainer.max_steps=2", &url, &dir];
-        place.run(&[&args[..], &more].concat()).with_code(0);
-        RunFolder(
-            place
-                .path()
-                .join(dir.split('=').next_back().expect("a folder")),
-        )
-        .timeless_rows()
-    };
-    let from_theirs = trained(&theirs, "from-theirs");
-    assert!(from_theirs.len() > 1);
-    assert_eq!(from_theirs, trained(&pairs[0].0, "from-ours"));
 }
 
 /// Adapters of ours: model and options.

@@ -190,7 +190,10 @@ fn masked_language_modelling_goes_on_likewise_with_any_number_of_workers() {
         start_with(&place, &[&args[..], &[workers], more].concat(), folder, 2)
     };
     let (running, reference) = start("reference", "data.num_workers=1", &[]);
-    running.finish().with_code(0).prints("of the hidden tokens on validation");
+    running
+        .finish()
+        .with_code(0)
+        .prints("of the hidden tokens on validation");
     for (folder, rows, workers) in [("few", EPOCH_1, [0, 3]), ("many", EPOCH_2, [4, 0])] {
         let [first, then] = workers.map(|workers| format!("data.num_workers={workers}"));
         let (mut running, run) = start(folder, &first, &[]);
@@ -200,10 +203,16 @@ fn masked_language_modelling_goes_on_likewise_with_any_number_of_workers() {
         let resume = format!("resume={folder}");
         let (running, run) = start(folder, &then, &[&resume]);
         running.finish().with_code(0);
-        assert_same_run(&run, &reference, &format!("killed after row {row}, {workers:?} workers"));
+        assert_same_run(
+            &run,
+            &reference,
+            &format!("killed after row {row}, {workers:?} workers"),
+        );
     }
     let validations = reference.rows();
-    let accuracy = validations.iter().filter(|row| row.get("val_masked_accuracy").is_some());
+    let accuracy = validations
+        .iter()
+        .filter(|row| row.get("val_masked_accuracy").is_some());
     assert_eq!(accuracy.count(), STEPS / 10);
 }
 

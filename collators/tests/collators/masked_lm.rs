@@ -94,7 +94,10 @@ fn workers_cursors_and_a_token_cache_hide_the_same_tokens() {
     for at in [1, all.len() / 3, all.len() - 2] {
         let mut rest = data.train(Some(all[at].cursor)).unwrap();
         for expected in &all[at + 1..] {
-            assert!(rest.next_batch().unwrap().as_ref() == Some(expected), "from {at} on");
+            assert!(
+                rest.next_batch().unwrap().as_ref() == Some(expected),
+                "from {at} on"
+            );
         }
     }
     let config = DataConfig {
@@ -121,27 +124,40 @@ fn each_epoch_and_each_seed_hides_other_tokens_and_validation_none() {
     assert_ne!(hidden(first), hidden(second));
     assert_ne!(hidden(first), hidden(&batches(&two)[..first.len()]));
     assert!(one.validation() == two.validation());
-    assert!(one.validation().iter().all(|it| it.prediction == Prediction::SameToken));
+    assert!(
+        one.validation()
+            .iter()
+            .all(|it| it.prediction == Prediction::SameToken)
+    );
 }
 
 #[test]
 fn a_label_is_the_token_that_was_there_and_padding_and_ends_have_none() {
     let place = Place::new();
-    let data = open(&place.config(&json!({ "packing": false, "mlm_probability": 0.5 })), 3);
+    let data = open(
+        &place.config(&json!({ "packing": false, "mlm_probability": 0.5 })),
+        3,
+    );
     let plain = DataConfig {
         collator: serde_json::from_value(json!({ "kwargs": { "packing": false } })).unwrap(),
         ..place.config(&json!({}))
     };
     // The same tokens but for the mask.
-    let plain = Pipeline::open(&plain, &PipelineOptions {
-        tokenizer: Some(TokenizerOrigin::Within {
-            file: PathBuf::from("tokenizer.json"),
-            files: data.tokenizer_files(),
-        }),
-        ..options(3)
-    });
+    let plain = Pipeline::open(
+        &plain,
+        &PipelineOptions {
+            tokenizer: Some(TokenizerOrigin::Within {
+                file: PathBuf::from("tokenizer.json"),
+                files: data.tokenizer_files(),
+            }),
+            ..options(3)
+        },
+    );
     let (all, plain) = (batches(&data), batches(&plain.unwrap()));
-    let (eos, mask) = (data.tokenizer().eos_id(), data.tokenizer().mask_id().unwrap());
+    let (eos, mask) = (
+        data.tokenizer().eos_id(),
+        data.tokenizer().mask_id().unwrap(),
+    );
     assert_eq!(mask, 299, "the last of the vocabulary");
     let (mut targets, mut tokens) = (0, 0);
     for (batch, plain) in all.iter().zip(&plain) {
@@ -176,7 +192,10 @@ fn documents_of_bert_begin_and_end_as_its_tokenizer_says() {
     let mut config = place.config(&json!({
         "packing": false, "mlm_probability": 1.0, "mask_replace_prob": 0.5, "random_replace_prob": 0.5,
     }));
-    let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/vocab_txt/uncased");
+    let golden = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../tests/golden/vocab_txt/uncased"
+    );
     config.tokenizer.path = Some(golden.to_owned());
     let data = open(&config, 0);
     let [pad, unk, cls, sep] = [0, 1, 2, 3];
@@ -212,8 +231,13 @@ fn a_tokenizer_without_a_mask_and_shares_that_are_none_are_refused_with_the_way_
         let opened = Pipeline::open(&config, &options(0));
         opened.err().expect("refused").to_string()
     };
-    let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/sft/tokenizer.json");
-    let message = refused(json!({}), &|config| config.tokenizer.path = Some(golden.to_owned()));
+    let golden = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../tests/golden/sft/tokenizer.json"
+    );
+    let message = refused(json!({}), &|config| {
+        config.tokenizer.path = Some(golden.to_owned())
+    });
     for part in ["data.tokenizer.mask_token", "sft/tokenizer.json", "[MASK]"] {
         assert!(message.contains(part), "{message}");
     }
@@ -224,7 +248,10 @@ fn a_tokenizer_without_a_mask_and_shares_that_are_none_are_refused_with_the_way_
     assert!(message.contains("has no token `<none>`"), "{message}");
     for (kwargs, part) in [
         (json!({ "mlm_probability": 0.0 }), "mlm_probability"),
-        (json!({ "mask_replace_prob": 0.95 }), "together they are at most 1"),
+        (
+            json!({ "mask_replace_prob": 0.95 }),
+            "together they are at most 1",
+        ),
         (json!({ "max_ngrams": 0 }), "max_ngrams"),
     ] {
         let message = refused(kwargs, &|_| {});
@@ -239,5 +266,9 @@ fn a_tokenizer_without_a_mask_and_shares_that_are_none_are_refused_with_the_way_
     let saved: Value = serde_json::from_slice(&files["tokenizer_config.json"]).unwrap();
     assert_eq!(saved["mask_token"], "<|im_start|>");
     let mask = data.tokenizer().mask_id().unwrap();
-    assert!(batches(&data).iter().any(|batch| batch.input_ids.contains(&mask)));
+    assert!(
+        batches(&data)
+            .iter()
+            .any(|batch| batch.input_ids.contains(&mask))
+    );
 }

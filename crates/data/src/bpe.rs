@@ -129,7 +129,10 @@ fn added_tokens(mask_id: Option<usize>) -> Vec<Value> {
         })
     };
     let mask = mask_id.map(|id| token(id, MASK, true));
-    [token(0, END_OF_TEXT, false)].into_iter().chain(mask).collect()
+    [token(0, END_OF_TEXT, false)]
+        .into_iter()
+        .chain(mask)
+        .collect()
 }
 
 fn pre_tokenizer() -> Value {

@@ -58,7 +58,9 @@ pub(crate) fn read(folder: &Path) -> Result<Option<(Vec<u8>, Vec<u8>)>, DataErro
     let path = folder.join(VOCAB);
     let text = fs::read_to_string(&path).map_err(DataError::io(&path))?;
     let lines = text.lines().zip(0u64..);
-    let vocab: Map<String, Value> = lines.map(|(token, id)| (token.to_owned(), id.into())).collect();
+    let vocab: Map<String, Value> = lines
+        .map(|(token, id)| (token.to_owned(), id.into()))
+        .collect();
     let special = |key: &str| content(&config[key]).unwrap_or_default().to_owned();
     for key in ["unk_token", "cls_token", "sep_token"] {
         let token = special(key);
@@ -139,7 +141,11 @@ fn added_tokens(config: &Value, vocab: &Map<String, Value>) -> Result<Vec<Value>
     for (id, token) in decoder.into_iter().flatten() {
         let text = content(token).unwrap_or_default();
         let id: u64 = (id.parse()).map_err(|_| format!("added_tokens_decoder: `{id}` is no id"))?;
-        if vocab.get(text).and_then(Value::as_u64).is_some_and(|of_vocab| of_vocab != id) {
+        if vocab
+            .get(text)
+            .and_then(Value::as_u64)
+            .is_some_and(|of_vocab| of_vocab != id)
+        {
             return Err(format!(
                 "the added token `{text}` has id {id} and another in {VOCAB}: they are of two tokenizers"
             ));
@@ -172,7 +178,8 @@ fn full(id: u64, token: &str, flags: &Value) -> Value {
 }
 
 fn post_processor((cls, cls_id): (&str, &Value), (sep, sep_id): (&str, &Value)) -> Value {
-    let special = |name: &str, kind: u32| json!({ "SpecialToken": { "id": name, "type_id": kind } });
+    let special =
+        |name: &str, kind: u32| json!({ "SpecialToken": { "id": name, "type_id": kind } });
     let text = |name: &str, kind: u32| json!({ "Sequence": { "id": name, "type_id": kind } });
     json!({
         "type": "TemplateProcessing",

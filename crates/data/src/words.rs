@@ -66,7 +66,10 @@ impl Words {
     /// Whether `token` goes on with the word that `before`, the token before it, is of.
     pub fn goes_on(&self, before: u32, token: u32) -> bool {
         let open = |id: u32| self.kinds.get(id as usize).map(|it| it.is_open);
-        matches!((open(before), open(token)), (Some((_, true)), Some((true, _))))
+        matches!(
+            (open(before), open(token)),
+            (Some((_, true)), Some((true, _)))
+        )
     }
 
     /// The tokens that are not special, in order.
@@ -77,8 +80,9 @@ impl Words {
 
 /// Whether the first and the last character are of a word; a part of a character is.
 fn ends(text: &str) -> (bool, bool) {
-    let is_of_word =
-        |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == char::REPLACEMENT_CHARACTER);
+    let is_of_word = |c: Option<char>| {
+        c.is_some_and(|c| c.is_alphanumeric() || c == char::REPLACEMENT_CHARACTER)
+    };
     (
         is_of_word(text.chars().next()),
         is_of_word(text.chars().next_back()),

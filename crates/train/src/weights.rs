@@ -29,7 +29,11 @@ pub fn check_weights(model: &dyn Model, weights: &Weights) -> std::result::Resul
 pub fn passed_over(model: &dyn Model, weights: &Weights) -> Vec<String> {
     let names = model.tensor_names();
     let is_lacked = |name: &&str| names.lacked().iter().any(|pattern| matches(pattern, name));
-    let mut found: Vec<_> = weights.names().filter(is_lacked).map(str::to_owned).collect();
+    let mut found: Vec<_> = weights
+        .names()
+        .filter(is_lacked)
+        .map(str::to_owned)
+        .collect();
     found.sort_unstable();
     found
 }

@@ -68,7 +68,9 @@ fn logits(check: &Check) {
     let expected = flat(&check.golden.tensors("expected")["logits"]);
     let vocab = check.model.vocab_size();
     let rows = logits.chunks(vocab).zip(expected.chunks(vocab));
-    let real = rows.zip(&host.segment_ids).filter(|(_, segment)| **segment == 1);
+    let real = rows
+        .zip(&host.segment_ids)
+        .filter(|(_, segment)| **segment == 1);
     let differences = real.flat_map(|((ours, theirs), _)| ours.iter().zip(theirs));
     let worst = differences.fold(0f32, |worst, (a, b)| worst.max((a - b).abs()));
     let allowed = check.case.tolerances.logits_max_abs.unwrap();
@@ -96,7 +98,11 @@ fn documents_in_one_row_do_not_see_each_other() {
         hidden.unwrap().to_vec::<f32>().unwrap()
     };
     let (a, b) = ([5, 9, 11, 80], [7, 8, 100]);
-    let packed = encode(&[&a[..], &b].concat(), &[1, 1, 1, 1, 2, 2, 2], &[0, 1, 2, 3, 0, 1, 2]);
+    let packed = encode(
+        &[&a[..], &b].concat(),
+        &[1, 1, 1, 1, 2, 2, 2],
+        &[0, 1, 2, 3, 0, 1, 2],
+    );
     let alone = [
         encode(&a, &[1; 4], &[0, 1, 2, 3]),
         encode(&b, &[1; 3], &[0, 1, 2]),
@@ -107,8 +113,13 @@ fn documents_in_one_row_do_not_see_each_other() {
     // The head's transform comes after, and is no part of what texts are embedded by.
     let ids = Tensor::from_slice(&a, (1, 4), Device::Cpu).unwrap();
     let input = tt_models::Input::rows(ids).unwrap();
-    let transformed = check.model.hidden_states(&Forward::inference(&params), &input);
-    assert_ne!(transformed.unwrap().to_vec::<f32>().unwrap(), alone[..4 * 48]);
+    let transformed = check
+        .model
+        .hidden_states(&Forward::inference(&params), &input);
+    assert_ne!(
+        transformed.unwrap().to_vec::<f32>().unwrap(),
+        alone[..4 * 48]
+    );
 }
 
 /// As `bert-base` was published: LayerNorm's parameters by their former names, the decoder a second time, and what other
@@ -124,7 +135,9 @@ fn files_of_every_age_are_read() {
             &candle_core::Device::Cpu,
         );
         let tensors = tensors.unwrap();
-        let renamed = tensors.iter().map(|(name, tensor)| (rename(name), tensor.clone()));
+        let renamed = tensors
+            .iter()
+            .map(|(name, tensor)| (rename(name), tensor.clone()));
         let mut renamed: Tensors = renamed.collect();
         for (name, of) in more {
             renamed.insert((*name).to_owned(), tensors[*of].clone());
@@ -132,7 +145,9 @@ fn files_of_every_age_are_read() {
         candle_core::safetensors::save(&renamed, &path).unwrap();
         let params = load_params(&*check.model, &Weights::open(&path).unwrap(), Device::Cpu);
         params.map(|params| {
-            let values = params.iter().map(|(_, it)| it.value().to_vec::<f32>().unwrap());
+            let values = params
+                .iter()
+                .map(|(_, it)| it.value().to_vec::<f32>().unwrap());
             values.collect::<Vec<_>>()
         })
     };
@@ -152,12 +167,21 @@ fn files_of_every_age_are_read() {
     ];
     assert_eq!(read(&published, &more).unwrap(), same);
     let bare = |name: &str| published(name).trim_start_matches("bert.").to_owned();
-    assert_eq!(read(&bare, &[("pooler.dense.weight", SQUARE)]).unwrap(), same);
+    assert_eq!(
+        read(&bare, &[("pooler.dense.weight", SQUARE)]).unwrap(),
+        same
+    );
 
     // A decoder of its own is not what the model computes with.
-    let other = [("cls.predictions.decoder.bias", "cls.predictions.transform.dense.bias")];
+    let other = [(
+        "cls.predictions.decoder.bias",
+        "cls.predictions.transform.dense.bias",
+    )];
     let refused = read(&str::to_owned, &other).unwrap_err().to_string();
-    assert!(refused.contains("cls.predictions.decoder.bias"), "{refused}");
+    assert!(
+        refused.contains("cls.predictions.decoder.bias"),
+        "{refused}"
+    );
 }
 
 #[test]

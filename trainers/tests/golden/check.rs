@@ -331,7 +331,12 @@ impl Check {
     }
 
     pub fn curve(&self) {
-        self.curve_by(&mut self.trainer(), self.training(), micro_batches, usize::MAX);
+        self.curve_by(
+            &mut self.trainer(),
+            self.training(),
+            micro_batches,
+            usize::MAX,
+        );
     }
 
     /// The first `steps` of the curve that `trainer` makes of `training`, which may be one of several ranks that make it

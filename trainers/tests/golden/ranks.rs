@@ -139,51 +139,52 @@ struct Case {
 
 impl Case {
     fn on_mesh(&self, name: &str, data: i64, fsdp: i64) {
-    let check = &self.check;
-    let axes = MeshAxes {
-        data,
-        fsdp: Some(fsdp),
-        ..MeshAxes::default()
-    };
-    let size = (data * fsdp) as usize;
-    let mesh = Mesh::new(&axes, &MeshAxes::default(), size).unwrap();
-    let mut specs = check.model.params();
-    if let Some(adapter) = &check.adapter {
-        specs.extend(adapter.lora.params());
-    }
-    let modules = tt_models::modules(&*check.model).unwrap();
-    let modules: Vec<String> = modules.iter().map(|(path, _)| path.to_string()).collect();
-    let config = preset(name);
-    let layout = Layout::new(&config, &specs, str::to_owned, &modules, |_| false, &mesh).unwrap();
-    thread::scope(|scope| {
-        let layout = &layout;
-        for world in threads::group(size, Some(Duration::from_secs(120))) {
-            scope.spawn(move || self.as_rank(layout.clone(), world));
+        let check = &self.check;
+        let axes = MeshAxes {
+            data,
+            fsdp: Some(fsdp),
+            ..MeshAxes::default()
+        };
+        let size = (data * fsdp) as usize;
+        let mesh = Mesh::new(&axes, &MeshAxes::default(), size).unwrap();
+        let mut specs = check.model.params();
+        if let Some(adapter) = &check.adapter {
+            specs.extend(adapter.lora.params());
         }
-    });
-}
+        let modules = tt_models::modules(&*check.model).unwrap();
+        let modules: Vec<String> = modules.iter().map(|(path, _)| path.to_string()).collect();
+        let config = preset(name);
+        let layout =
+            Layout::new(&config, &specs, str::to_owned, &modules, |_| false, &mesh).unwrap();
+        thread::scope(|scope| {
+            let layout = &layout;
+            for world in threads::group(size, Some(Duration::from_secs(120))) {
+                scope.spawn(move || self.as_rank(layout.clone(), world));
+            }
+        });
+    }
 
-fn as_rank(&self, layout: Layout, world: Arc<dyn Communicator>) {
-    let check = &self.check;
-    let rank = world.rank();
-    let params = check.parts(&|spec: &ParamSpec| layout.shard(spec, rank));
-    let ranks = Sharded::new(
-        layout,
-        &params,
-        &check.model.blocks(),
-        check.precision,
-        world,
-    )
-    .unwrap();
-    let mut training = check.training_of(params.with_hooks(ranks.clone()));
-    training.share_with(ranks);
-    let share = training.reduce.share();
-    let own = |tensors: &Tensors| {
-        let rows = (self.batches)(tensors).iter().flat_map(rows).collect();
-        share.take(rows, drop)
-    };
-    check.curve_by(&mut *(self.trainer)(check), training, own, usize::MAX);
-}
+    fn as_rank(&self, layout: Layout, world: Arc<dyn Communicator>) {
+        let check = &self.check;
+        let rank = world.rank();
+        let params = check.parts(&|spec: &ParamSpec| layout.shard(spec, rank));
+        let ranks = Sharded::new(
+            layout,
+            &params,
+            &check.model.blocks(),
+            check.precision,
+            world,
+        )
+        .unwrap();
+        let mut training = check.training_of(params.with_hooks(ranks.clone()));
+        training.share_with(ranks);
+        let share = training.reduce.share();
+        let own = |tensors: &Tensors| {
+            let rows = (self.batches)(tensors).iter().flat_map(rows).collect();
+            share.take(rows, drop)
+        };
+        check.curve_by(&mut *(self.trainer)(check), training, own, usize::MAX);
+    }
 }
 
 /// Those that users can choose, in their settings: what is added to the table is compared by itself.

@@ -9,9 +9,7 @@ use proptest::prelude::*;
 use serde_json::Value;
 use tempfile::TempDir;
 use tokenizers::NormalizedString;
-use tt_data::{
-    DataConfig, DataError, Dataset, Row, Source, Tokenizer, TokenizerConfig, Words,
-};
+use tt_data::{DataConfig, DataError, Dataset, Row, Source, Tokenizer, TokenizerConfig, Words};
 
 fn config(vocab_size: usize) -> TokenizerConfig {
     TokenizerConfig {
@@ -453,7 +451,10 @@ fn golden_vocab_txt_gives_the_tokens_of_transformers() {
         let saved = tempfile::tempdir().unwrap();
         tokenizer.save(saved.path()).unwrap();
         assert!(loaded(saved.path(), None).unwrap().is_same(&tokenizer));
-        assert_eq!(loaded(saved.path(), None).unwrap().mask_id(), tokenizer.mask_id());
+        assert_eq!(
+            loaded(saved.path(), None).unwrap().mask_id(),
+            tokenizer.mask_id()
+        );
     }
 }
 
@@ -470,10 +471,16 @@ fn a_vocab_txt_that_nothing_says_is_berts_is_refused_with_the_way_out() {
     };
     let vocab = fs::read_to_string(vocab_txt("cased").join("vocab.txt")).unwrap();
     let message = refused(None, &vocab);
-    assert!(message.contains("\"tokenizer_class\": \"BertTokenizer\""), "{message}");
+    assert!(
+        message.contains("\"tokenizer_class\": \"BertTokenizer\""),
+        "{message}"
+    );
     let message = refused(Some(r#"{"tokenizer_class": "PhobertTokenizer"}"#), &vocab);
     assert!(message.contains("PhobertTokenizer"), "{message}");
-    let message = refused(Some(r#"{"tokenizer_class": "BertTokenizerFast"}"#), "a\n[UNK]\n");
+    let message = refused(
+        Some(r#"{"tokenizer_class": "BertTokenizerFast"}"#),
+        "a\n[UNK]\n",
+    );
     assert!(message.contains("no `[CLS]`"), "{message}");
 }
 
@@ -498,11 +505,17 @@ fn words_are_told_by_the_marks_of_the_tokenizer() {
     let split = |token: &str| bert.encode(token).unwrap().len();
     let (kites, forbearing) = (split("kites"), split("forbearing"));
     assert!(forbearing > 1);
-    assert_eq!(words(&bert, "kites, forbearing 'kites'"), [kites, 1, forbearing, 1, kites, 1]);
+    assert_eq!(
+        words(&bert, "kites, forbearing 'kites'"),
+        [kites, 1, forbearing, 1, kites, 1]
+    );
 
     // Bytes: no merges, so that every letter is a token.
     let bytes = Tokenizer::bytes().unwrap();
-    assert_eq!(words(&bytes, "ab, don't \n12 né"), [2, 1, 1, 3, 1, 1, 1, 1, 2, 1, 3]);
+    assert_eq!(
+        words(&bytes, "ab, don't \n12 né"),
+        [2, 1, 1, 3, 1, 1, 1, 1, 2, 1, 3]
+    );
 
     let words_of = Words::of(&bert);
     let special = [0, 1, 2, 3, 4].map(|id| words_of.is_special(id));
