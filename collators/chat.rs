@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tt_data::{DataError, Row, Tokenizer, typed_kwargs};
 
-use record::Reader;
+pub(crate) use record::{Reader, message};
 pub use record::{Columns, Conversation, RecordFormat, Tags};
 pub use template::{Answer, Rendered};
 use template::{ChatTemplate, NAMED};
@@ -248,12 +248,29 @@ impl ChatCollator {
 
     /// The tokens of a conversation, each with whether it is trained on.
     fn tokens(&self, conversation: &Conversation) -> Result<Vec<(u32, bool)>, Problem> {
+        self.tokens_from(conversation, 0)
+    }
+
+    /// The same, of which no answer before message `first` is trained on.
+    pub(crate) fn tokens_from(
+        &self,
+        conversation: &Conversation,
+        first: usize,
+    ) -> Result<Vec<(u32, bool)>, Problem> {
         let rendered = self.render(conversation).map_err(Problem::Template)?;
-        let is_trained =
-            |message: Option<usize>| message.is_none_or(|it| conversation.is_trained(it));
+        let is_trained = |message: Option<usize>| {
+            message.is_none_or(|it| it >= first && conversation.is_trained(it))
+        };
         let mut answers: Vec<_> = rendered.answers.iter().collect();
+        let roles = (0..first).map(|it| conversation.role(it));
+        let has_earlier = roles.into_iter().any(|role| role == "assistant");
+        let is_unmarked = answers.iter().any(|answer| answer.message.is_none());
+        if has_earlier && is_unmarked {
+            let why = "the chat template does not mark each answer once, so the answers before the pair cannot be told from it";
+            return Err(Problem::Template(why.to_owned()));
+        }
         let all_trained = (0..conversation.messages.len()).all(|it| conversation.is_trained(it));
-        if !all_trained && answers.iter().any(|answer| answer.message.is_none()) {
+        if !all_trained && is_unmarked {
             let why =
                 "the chat template does not mark each answer once, so `weight` cannot be followed";
             return Err(Problem::Template(why.to_owned()));
@@ -327,9 +344,23 @@ fn sources(
     Err(DataError::BadValue { key, message })
 }
 
-enum Problem {
+/// Why there are no tokens.
+pub(crate) enum Problem {
     Template(String),
     Tokenizer(DataError),
+}
+
+impl Problem {
+    /// With the row that it is about.
+    pub(crate) fn at(self, row: &Row) -> DataError {
+        match self {
+            Self::Template(message) => DataError::BadRow {
+                at: row.at.clone(),
+                message,
+            },
+            Self::Tokenizer(error) => error,
+        }
+    }
 }
 
 impl Collator for ChatCollator {
@@ -351,10 +382,8 @@ impl Collator for ChatCollator {
             message,
         };
         let encode = |conversation: &Conversation| {
-            self.tokens(conversation).map_err(|problem| match problem {
-                Problem::Template(why) => bad(why),
-                Problem::Tokenizer(error) => error,
-            })
+            self.tokens(conversation)
+                .map_err(|problem| problem.at(row))
         };
         let made = self
             .read(row)
@@ -448,7 +477,7 @@ impl Collator for ChatCollator {
 }
 
 /// Whether another row may be without fault. What is null is for `data.nulls` to judge.
-fn is_of_row(error: &DataError) -> bool {
+pub(crate) fn is_of_row(error: &DataError) -> bool {
     use DataError::{BadRow, MissingField, WrongField};
     matches!(
         error,

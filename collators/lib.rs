@@ -32,6 +32,7 @@ mod loader;
 mod masked_lm;
 mod packing;
 mod pipeline;
+mod preference;
 mod seq_to_seq;
 mod simple;
 mod single_sequence;
@@ -61,6 +62,7 @@ pub use loader::{BatchShape, Loader};
 pub use masked_lm::{MaskedLMCollator, MaskedLMConfig};
 pub use packing::{Packing, PackingCollator, PackingConfig};
 pub use pipeline::{Pipeline, PipelineOptions};
+pub use preference::{PreferenceCollator, PreferenceColumns, PreferenceConfig};
 pub use seq_to_seq::{SeqToSeqCollator, SeqToSeqConfig};
 pub use simple::{SimpleCollator, SimpleConfig};
 pub use single_sequence::{SingleSequenceCollator, SingleSequenceConfig};
@@ -245,6 +247,11 @@ pub const TABLE: Table<BuildCollator> = Table::new(
             "seq_to_seq.SeqToSeqCollator",
             "an input and the output to it, trained on the output",
             SeqToSeqCollator::build,
+        ),
+        Entry::new::<PreferenceConfig>(
+            "preference.PreferenceCollator",
+            "pairs of a chosen and a rejected answer, in adjacent rows",
+            PreferenceCollator::build,
         ),
     ],
 );

@@ -114,7 +114,7 @@ impl Conversation {
     }
 
     /// Puts a system message before the others, if there is none.
-    pub(super) fn begin_with(&mut self, system: &str) {
+    pub(crate) fn begin_with(&mut self, system: &str) {
         if self
             .messages
             .first()
@@ -145,7 +145,7 @@ const LISTS: [&str; 2] = ["messages", "conversations"];
 
 /// Reads records.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Reader {
+pub(crate) struct Reader {
     pub format: RecordFormat,
     pub columns: Columns,
     pub tags: Tags,
@@ -168,13 +168,19 @@ impl Reader {
             RecordFormat::Alpaca => self.alpaca(row)?,
             _ => self.list(row, list, format)?,
         };
+        self.set_scene(row, &mut conversation)?;
+        Ok(conversation)
+    }
+
+    /// Gives the conversation what a row has besides messages: a system message, and tools.
+    pub fn set_scene(&self, row: &Row, conversation: &mut Conversation) -> Result<(), DataError> {
         if let Some(system) = self.optional_text(row, &self.columns.system)?
             && !system.is_empty()
         {
             conversation.begin_with(system);
         }
         conversation.tools = self.tools(row)?;
-        Ok(conversation)
+        Ok(())
     }
 
     /// The columns that a conversation may be in, whatever the format.
@@ -210,6 +216,17 @@ impl Reader {
                 ),
             ));
         }
+        let mut messages = self.question(row)?;
+        messages.push(message("assistant", row.text(&columns.response)?));
+        Ok(Conversation {
+            messages,
+            tools: None,
+        })
+    }
+
+    /// The messages of an Alpaca record before its answer.
+    pub fn question(&self, row: &Row) -> Result<Vec<Map<String, Json>>, DataError> {
+        let columns = &self.columns;
         let mut messages = Vec::new();
         for turn in self.history(row)? {
             let [question, answer] = turn;
@@ -224,11 +241,7 @@ impl Reader {
         question.insert("instruction".to_owned(), instruction.into());
         question.insert("input".to_owned(), input.into());
         messages.push(question);
-        messages.push(message("assistant", row.text(&columns.response)?));
-        Ok(Conversation {
-            messages,
-            tools: None,
-        })
+        Ok(messages)
     }
 
     fn history<'a>(&self, row: &'a Row) -> Result<Vec<[&'a str; 2]>, DataError> {
@@ -257,8 +270,23 @@ impl Reader {
     }
 
     fn list(&self, row: &Row, name: &str, format: RecordFormat) -> Result<Conversation, DataError> {
-        let list = match row.get(name)? {
+        Ok(Conversation {
+            messages: self.messages(row, name, format)?,
+            tools: None,
+        })
+    }
+
+    /// The messages in column `name`: a list of them, or a single one.
+    pub fn messages(
+        &self,
+        row: &Row,
+        name: &str,
+        format: RecordFormat,
+    ) -> Result<Vec<Map<String, Json>>, DataError> {
+        let value = row.get(name)?;
+        let list = match value {
             Value::List(list) => list,
+            Value::Struct(_) => std::slice::from_ref(value),
             Value::Ints(none) if none.is_empty() => {
                 return Err(bad(row, format!("`{name}` is empty")));
             }
@@ -281,11 +309,7 @@ impl Reader {
             read.map_err(|why| format!("message {}: {why}", i + 1))
         });
         let messages = messages.collect::<Result<Vec<_>, _>>();
-        let messages = messages.map_err(|why| bad(row, format!("`{name}`: {why}")))?;
-        Ok(Conversation {
-            messages,
-            tools: None,
-        })
+        messages.map_err(|why| bad(row, format!("`{name}`: {why}")))
     }
 
     fn sharegpt(&self, mut fields: Map<String, Json>) -> Result<Map<String, Json>, String> {
@@ -365,7 +389,7 @@ impl Reader {
     }
 }
 
-fn message(role: &str, content: &str) -> Map<String, Json> {
+pub(crate) fn message(role: &str, content: &str) -> Map<String, Json> {
     let fields = [("role", role), ("content", content)];
     let fields = fields.into_iter();
     fields

@@ -73,7 +73,7 @@ pub use prefetch::{Ahead, Made, Prefetch};
 pub use row::Row;
 pub use source::{Dataset, OpenSource, Part, Source};
 pub use sources::SOURCES;
-pub use stories::StoriesConfig;
+pub use stories::{StoriesConfig, StoriesPairsConfig};
 pub use text::{Separator, TextConfig};
 pub use token_cache::{CacheKey, TokenCache};
 pub use token_cache_prune::{PrunedCache, prune_token_caches};

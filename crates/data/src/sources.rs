@@ -7,7 +7,7 @@ use crate::error::DataError;
 use crate::files::{self, FilesConfig, HubConfig};
 use crate::mixture::{self, MixtureConfig};
 use crate::source::{Dataset, OpenSource};
-use crate::stories::{Stories, StoriesConfig};
+use crate::stories::{Stories, StoriesConfig, StoriesPairs, StoriesPairsConfig};
 use crate::text::{Text, TextConfig};
 
 /// What `data.dataset.url` may name.
@@ -18,6 +18,11 @@ pub const SOURCES: Table<OpenSource> = Table::new(
             "stories",
             "short stories, sums and look-ups, made by the program",
             Stories::open,
+        ),
+        Entry::new::<StoriesPairsConfig>(
+            "stories_pairs",
+            "look-ups of stories, each with a right and a wrong answer",
+            StoriesPairs::open,
         ),
         Entry::new::<TextConfig>("text", "plain text files", Text::open),
         Entry::new::<FilesConfig>("parquet", "Parquet files", files::open_parquet),

@@ -9,6 +9,7 @@
 //! so no subject, and hence no row, is in both splits.
 
 mod cast;
+mod pairs;
 mod plots;
 mod tasks;
 mod words;
@@ -19,6 +20,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use self::cast::{Cast, Leads};
+pub use self::pairs::StoriesPairsConfig;
+pub(crate) use self::pairs::StoriesPairs;
 use self::plots::{OPENINGS, PLOTS};
 use self::tasks::{LookUp, Sum};
 use crate::config::{DataConfig, typed_kwargs};

@@ -63,25 +63,38 @@ impl LookUp {
 
     /// Appends the list, the question and the answer.
     pub(super) fn tell(&self, text: &mut String) {
-        let (key, object) = self.entries[self.asked];
+        self.ask(text);
+        self.answer(self.asked, text);
+    }
+
+    /// Appends the list and the question.
+    pub(super) fn ask(&self, text: &mut String) {
+        for &(key, object) in &self.entries {
+            self.state(key, object, text);
+            text.push(' ');
+        }
+        let (key, _) = self.entries[self.asked];
+        let told = if self.people {
+            write!(text, "What does {} have?", NAMES[key].name)
+        } else {
+            write!(text, "What does the {} box hold?", ADJECTIVES[key])
+        };
+        told.expect("a string takes all");
+    }
+
+    /// Appends a blank and what is asked about with the object of entry `of`: the right answer of `asked`.
+    pub(super) fn answer(&self, of: usize, text: &mut String) {
+        let ((key, _), (_, object)) = (self.entries[self.asked], self.entries[of]);
+        text.push(' ');
+        self.state(key, object, text);
+    }
+
+    fn state(&self, key: usize, object: usize, text: &mut String) {
         let object = OBJECTS[object].noun;
         let told = if self.people {
-            let name = NAMES[key].name;
-            for &(key, object) in &self.entries {
-                let (name, object) = (NAMES[key].name, OBJECTS[object].noun);
-                write!(text, "{name} has a {object}. ").expect("a string takes all");
-            }
-            write!(text, "What does {name} have? {name} has a {object}.")
+            write!(text, "{} has a {object}.", NAMES[key].name)
         } else {
-            let color = ADJECTIVES[key];
-            for &(key, object) in &self.entries {
-                let (color, object) = (ADJECTIVES[key], OBJECTS[object].noun);
-                write!(text, "The {color} box holds a {object}. ").expect("a string takes all");
-            }
-            write!(
-                text,
-                "What does the {color} box hold? The {color} box holds a {object}."
-            )
+            write!(text, "The {} box holds a {object}.", ADJECTIVES[key])
         };
         told.expect("a string takes all");
     }
