@@ -12,8 +12,10 @@ use tt_data::{
 use crate::baselines::{Baselines, Bigrams, Unigram};
 use crate::batch::Batch;
 use crate::example::Examples;
+use crate::field::Field;
 use crate::layout::Layout;
 use crate::loader::{BatchShape, Loader};
+use crate::row_values::{RowValues, WithRowValues};
 use crate::skip_nulls::SkipNulls;
 use crate::spec::BatchSpec;
 use crate::start::Batching;
@@ -75,6 +77,7 @@ pub struct Pipeline {
     tokenizer: Arc<Tokenizer>,
     collator: Arc<dyn Collator>,
     caches: Option<Arc<TokenCaches>>,
+    row_values: Option<(Field, Arc<RowValues>)>,
     validation: Vec<Batch>,
 }
 
@@ -138,6 +141,7 @@ impl Pipeline {
             tokenizer,
             collator,
             caches: caches.map(Arc::new),
+            row_values: None,
             validation: Vec::new(),
         };
         pipeline.validation = pipeline.read_validation()?;
@@ -168,6 +172,28 @@ impl Pipeline {
             made_rows,
             ..summary
         }))
+    }
+
+    /// Gives each row of the batches to come, and of the validation batches, its number of `values` in the field `name`. A row
+    /// that has none is an error when its turn comes. Error: rows are not of one example each.
+    pub fn add_row_values(&mut self, name: &'static str, values: RowValues) -> Result<(), DataError> {
+        self.row_values = Some((Field::per_row(name, 0.0f32), Arc::new(values)));
+        self.batch_spec()?;
+        self.validation = self.read_validation()?;
+        Ok(())
+    }
+
+    /// All training rows once, in an order that no seed changes. Error: there is no end of them.
+    pub fn each_once(&self) -> Result<Loader, DataError> {
+        let train = &self.dataset.train;
+        if train.num_rows().is_none() {
+            return Err(DataError::BadValue {
+                key: "data.dataset.url",
+                message: format!("data set `{}` has no end", self.config.dataset.url),
+            });
+        }
+        let order = Order::of(FIXED_SEED, Shard::default(), train.as_ref())?;
+        self.loader(train, order, Cursor::default(), Some(1))
     }
 
     /// What made the tokens.
@@ -264,7 +290,18 @@ impl Pipeline {
 
     /// What the batches have.
     pub fn batch_spec(&self) -> Result<BatchSpec, DataError> {
-        BatchSpec::of(&*self.collator)
+        BatchSpec::of(&*self.with_row_values(Arc::clone(&self.collator)))
+    }
+
+    fn with_row_values(&self, collator: Arc<dyn Collator>) -> Arc<dyn Collator> {
+        match &self.row_values {
+            None => collator,
+            Some((field, values)) => Arc::new(WithRowValues {
+                collator,
+                field: *field,
+                values: Arc::clone(values),
+            }),
+        }
     }
 
     /// Tokens in a row of a batch.
@@ -538,6 +575,7 @@ impl Pipeline {
             source = caches.source(source, self.config.sequence_length);
             collator = caches.collator(collator);
         }
+        collator = self.with_row_values(collator);
         Loader::new(
             source,
             order,

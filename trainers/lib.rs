@@ -9,6 +9,7 @@
 
 mod lm_trainer;
 mod masked_lm_trainer;
+mod preference;
 mod seq_to_seq_lm_trainer;
 
 use tt_config::{Entry, Table};
@@ -16,6 +17,7 @@ use tt_train::BuildTrainer;
 
 pub use lm_trainer::{LMTrainer, LMTrainerOptions};
 pub use masked_lm_trainer::{MaskedLMTrainer, MaskedLMTrainerOptions};
+pub use preference::{PreferenceTrainer, PreferenceTrainerOptions};
 pub use seq_to_seq_lm_trainer::SeqToSeqLMTrainer;
 
 /// What `trainer.type` may name.
@@ -40,6 +42,11 @@ pub const TABLE: Table<BuildTrainer> = Table::new(
             "seq_to_seq_lm_trainer.SeqToSeqLMTrainer",
             "an output after its input, by a decoder",
             |kwargs| Ok(Box::new(SeqToSeqLMTrainer::new(&kwargs.extract()?))),
+        ),
+        Entry::new::<PreferenceTrainerOptions>(
+            "preference.PreferenceTrainer",
+            "the better of two answers: DPO, IPO, SimPO, ORPO",
+            PreferenceTrainer::build,
         ),
     ],
 );

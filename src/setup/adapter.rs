@@ -15,10 +15,11 @@ use crate::setup::hub::{self, Need};
 const KEY: &str = "model.adapter";
 
 /// The adapter that the configuration asks for, not yet on any weights.
+#[derive(Clone)]
 pub(crate) struct Adapter {
     pub(crate) lora: Arc<Lora>,
     /// What `adapter_url` names: the weights to start from.
-    pub(crate) saved: Option<SavedAdapter>,
+    pub(crate) saved: Option<Arc<SavedAdapter>>,
 }
 
 impl Adapter {
@@ -50,7 +51,7 @@ impl Adapter {
         agrees_with_command_line(composition, &config, &lora, &specs)?;
         Ok(Some(Self {
             lora: Arc::new(lora),
-            saved: Some(saved),
+            saved: Some(Arc::new(saved)),
         }))
     }
 

@@ -61,6 +61,12 @@ pub(crate) fn assemble(
             Ok((params.with_hooks(ranks.clone()), Some(ranks)))
         }
     };
+    let of_adapter = adapter.as_ref().map(|adapter| adapter.lora.config());
+    let initial = trainer.initial_model(of_adapter).map_err(Failure::request)?;
+    let initial = initial.map(|dtype| {
+        sources.initial(adapter.as_ref(), &*model, dtype, device, &shard, shared)
+    });
+    let initial = initial.transpose()?;
     let (params, adapter) = match adapter {
         Some(adapter) => {
             let gather = |base| shared(base).map(|(base, _)| base);
@@ -89,6 +95,7 @@ pub(crate) fn assemble(
         seed: config.seed,
         recompute,
         adapter,
+        initial,
         token_ids,
         resume: checkpoint,
         stop,

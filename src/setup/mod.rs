@@ -186,6 +186,25 @@ impl Setup {
         }
     }
 
+    /// What the trainer asks for of the model before the first step, without memory; `ranks` share it, if several do.
+    pub(crate) fn unallocated_initial(
+        &self,
+        meta: MetaDevice,
+        shard: &dyn Fn(&ParamSpec) -> Shard,
+    ) -> tt_train::Result<Option<ParamTree>> {
+        let adapter = self.adapter.as_ref();
+        let of_adapter = adapter.map(|it| it.lora.config());
+        let Some(dtype) = self.trainer.initial_model(of_adapter)? else {
+            return Ok(None);
+        };
+        let (model, device) = (&*self.model, Device::Meta(meta));
+        let params = match adapter {
+            Some(adapter) => adapter.on_new_weights(model, device, shard)?,
+            None => tt_train::draw_base(model, 0, dtype, device, shard)?,
+        };
+        Ok(Some(params))
+    }
+
     /// Opens the data, and checks that data, model, trainer and the checkpoint to go on from fit together.
     pub(crate) fn open_data(
         &self,
@@ -261,7 +280,9 @@ impl Setup {
     }
 
     fn check_trainer(&self, composition: &Composition) -> Result<(), Diagnostics> {
+        let adapter = self.adapter.as_ref().map(|it| it.lora.config());
         let checked = self.trainer_config.check();
+        let checked = checked.and_then(|()| self.trainer.initial_model(adapter).map(drop));
         checked.map_err(|error| located(composition, error))
     }
 

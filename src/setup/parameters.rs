@@ -1,12 +1,17 @@
 //! The parameters that a run starts from: a checkpoint's, pretrained ones or new ones, with an adapter or without.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use tt_checkpoint::{Checkpoint, SavedAdapter};
 use tt_models::Model;
 use tt_nn::{ParamSpec, ParamTree};
 use tt_tensor::{Device, Seed, Shard};
-use tt_train::{Adapted, Base, BaseOrigin, TrainState, draw_base, load_adapter, load_parts};
+use tt_adapters::BaseDType;
+use tt_sharding::Sharded;
+use tt_train::{
+    Adapted, Base, BaseOrigin, Initial, TrainState, draw_base, load_adapter, load_parts,
+};
 
 use crate::failure::Failure;
 use crate::out;
@@ -44,6 +49,58 @@ impl Sources<'_> {
         }
     }
 
+    /// The model as it is before the first step, whatever the checkpoint holds, its matrices held as `dtype`, or as the base of
+    /// the adapter is. `share` gives parameters hooks that make them whole.
+    pub(crate) fn initial(
+        &self,
+        adapter: Option<&Adapter>,
+        model: &dyn Model,
+        dtype: BaseDType,
+        device: Device,
+        shard: &dyn Fn(&ParamSpec) -> Shard,
+        share: impl Fn(ParamTree) -> Result<(ParamTree, Option<Arc<Sharded>>), Failure>,
+    ) -> Result<Initial, Failure> {
+        let begun = Sources {
+            checkpoint: None,
+            ..*self
+        };
+        let (params, origin, dtype) = match adapter {
+            Some(adapter) => {
+                let gather = |base| share(base).map(|(base, _)| base);
+                let (params, adapted) =
+                    begun.adapted(adapter.clone(), model, device, shard, gather)?;
+                (params, adapted.base.origin, adapted.base.dtype)
+            }
+            None => {
+                let (base, origin) = begun.base(model, dtype, device, shard)?;
+                (base, origin, dtype)
+            }
+        };
+        let (params, ranks) = share(params)?;
+        Initial::new(params, origin, dtype, ranks).map_err(Failure::run)
+    }
+
+    /// The parameters that everything begins with, matrices held as `dtype`, and where they are from.
+    fn base(
+        &self,
+        model: &dyn Model,
+        dtype: BaseDType,
+        device: Device,
+        shard: &dyn Fn(&ParamSpec) -> Shard,
+    ) -> Result<(ParamTree, BaseOrigin), Failure> {
+        let (base, origin) = match self.pretrained {
+            Some(pretrained) => (
+                pretrained.load_base(model, dtype, device, shard),
+                BaseOrigin::Pretrained(pretrained.name()),
+            ),
+            None => (
+                draw_base(model, self.seed, dtype, device, shard),
+                BaseOrigin::Seed(self.seed),
+            ),
+        };
+        Ok((base.map_err(Failure::request)?, origin))
+    }
+
     /// The frozen parameters of `model` and after them the adapter's, of each the part that `shard` says. A checkpoint holds
     /// the adapter alone. `gather` gives the frozen ones hooks that make them whole.
     pub(crate) fn adapted(
@@ -55,17 +112,8 @@ impl Sources<'_> {
         gather: impl FnOnce(ParamTree) -> Result<ParamTree, Failure>,
     ) -> Result<(ParamTree, Adapted), Failure> {
         let dtype = adapter.lora.config().base_dtype;
-        let (base, origin) = match self.pretrained {
-            Some(pretrained) => (
-                pretrained.load_base(model, dtype, device, shard),
-                BaseOrigin::Pretrained(pretrained.name()),
-            ),
-            None => (
-                draw_base(model, self.seed, dtype, device, shard),
-                BaseOrigin::Seed(self.seed),
-            ),
-        };
-        let base = gather(base.map_err(Failure::request)?)?;
+        let (base, origin) = self.base(model, dtype, device, shard)?;
+        let base = gather(base)?;
         let adapted = Adapted::new(adapter.lora, &base, origin).map_err(Failure::run)?;
         let params = match (self.checkpoint, adapter.saved) {
             (Some(checkpoint), _) => adapted.resume(&base, checkpoint, device, shard),

@@ -201,6 +201,23 @@ impl ParamTree {
         Self::new(specs, parameters, Some(adapter))
     }
 
+    /// The same parameters, with what linear layers give left as it is: the adapter's are there, and nothing uses them.
+    #[must_use]
+    pub fn without_adapter(&self) -> Self {
+        Self(Arc::new(Inner {
+            specs: self.0.specs.clone(),
+            parameters: self.0.parameters.clone(),
+            index: self.0.index.clone(),
+            adapter: None,
+            hooks: self.0.hooks.clone(),
+        }))
+    }
+
+    /// Whether an adapter changes what linear layers give.
+    pub fn has_adapter(&self) -> bool {
+        self.0.adapter.is_some()
+    }
+
     /// The same parameters, with hooks that every pass over them has, as their outermost.
     #[must_use]
     pub fn with_hooks(&self, hooks: Arc<dyn Hooks>) -> Self {

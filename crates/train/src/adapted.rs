@@ -170,7 +170,7 @@ fn hold(spec: &ParamSpec, value: Tensor, dtype: BaseDType) -> tt_tensor::Result<
     }
 }
 
-fn fingerprint(params: &ParamTree) -> Result<String> {
+pub(crate) fn fingerprint(params: &ParamTree) -> Result<String> {
     let mut hasher = blake3::Hasher::new();
     let (mut values, mut halves) = (Vec::<f32>::new(), Vec::<half::bf16>::new());
     for (spec, parameter) in params.iter() {

@@ -18,6 +18,8 @@ pub struct DeviceBatch {
     pub targets: Tensor,
     /// What the labels are compared with.
     pub prediction: Prediction,
+    /// What [`Trainer::counts`](crate::Trainer::counts) comes to over the whole step, or all of validation.
+    pub counts: Vec<f32>,
 }
 
 impl DeviceBatch {
@@ -42,7 +44,13 @@ impl DeviceBatch {
             },
             targets: Tensor::from_slice(&at_targets(batch, &batch.labels, IGNORE), shape, device)?,
             prediction: batch.prediction,
+            counts: Vec::new(),
         })
+    }
+
+    pub(crate) fn with_counts(self, counts: &[f32]) -> Self {
+        let counts = counts.to_vec();
+        Self { counts, ..self }
     }
 
     /// u32 `[B, T]`.

@@ -165,6 +165,7 @@ impl Replay<'_> {
         let fwd = self.training.forward(&tape, self.steps, micro);
         let fwd = fwd.with_hooks(watch.clone());
         let device_batch = DeviceBatch::upload(batch, self.training.device)?;
+        let device_batch = device_batch.with_counts(&self.training.counts);
         let loss = self
             .trainer
             .loss(&fwd, &*self.training.model, &device_batch)?;

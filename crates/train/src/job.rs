@@ -17,6 +17,7 @@ use crate::Trainer;
 use crate::adapted::Adapted;
 use crate::config::TrainerConfig;
 use crate::error::{Error, Result};
+use crate::initial::Initial;
 use crate::mirror::Mirror;
 use crate::run::Run;
 use crate::snapshot;
@@ -50,6 +51,8 @@ pub struct TrainJob {
     pub recompute: Option<Arc<dyn Recompute>>,
     /// The adapter in `params`, if one is trained.
     pub adapter: Option<Adapted>,
+    /// The model before the first step, if the trainer asks for it.
+    pub initial: Option<Initial>,
     /// What the model that it starts from says of its tokens.
     pub token_ids: TokenIds,
     /// Goes on from here. `params` must have been loaded from it.
@@ -117,12 +120,13 @@ impl TrainJob {
             mut trainer,
             optimizers,
             config,
-            data,
+            mut data,
             device,
             precision,
             seed,
             recompute,
             adapter,
+            initial,
             token_ids,
             resume,
             stop,
@@ -137,6 +141,7 @@ impl TrainJob {
         training.configure(&config, precision);
         training.recompute = recompute;
         training.adapter = adapter;
+        training.initial = initial;
         training.stop = stop.clone();
         if let Some(ranks) = ranks {
             training.share_with(ranks);
@@ -157,6 +162,7 @@ impl TrainJob {
             validated = state.validated;
         }
         trainer.post_init(&mut training)?;
+        let prepared_data = trainer.prepare_data(&mut training, &mut data)?;
         let cursor = match cursor {
             Some(cursor) => cursor,
             None => data.start()?,
@@ -182,6 +188,7 @@ impl TrainJob {
             seed,
             resume,
             mirror: None,
+            prepared_data,
             utilization,
             profile,
         })
@@ -203,6 +210,8 @@ pub struct Prepared {
     pub(crate) seed: u64,
     pub(crate) resume: Option<Checkpoint>,
     pub(crate) mirror: Option<Box<dyn Mirror>>,
+    /// What the trainer has made of the data.
+    pub(crate) prepared_data: Option<String>,
     pub(crate) utilization: Option<Utilization>,
     pub(crate) profile: Option<ProfileConfig>,
 }

@@ -38,6 +38,7 @@ mod error;
 mod finding;
 mod guard;
 mod histograms;
+mod initial;
 mod job;
 mod loss;
 mod loss_scale;
@@ -62,7 +63,8 @@ mod validation;
 mod weights;
 
 use serde_json::Value;
-use tt_collators::Batch;
+use tt_adapters::{BaseDType, LoraConfig};
+use tt_collators::{Batch, Pipeline};
 use tt_config::{Diagnostics, Section};
 use tt_models::Model;
 use tt_nn::Forward;
@@ -78,6 +80,7 @@ pub use device_batch::DeviceBatch;
 pub use error::{Error, Result};
 pub use finding::{ChangedBy, Finding, Place, Values};
 pub use guard::{BadStepAction, BadStepsConfig, Cause, GuardState, StepGuard, Verdict};
+pub use initial::Initial;
 pub use job::{Ending, Outcome, Prepared, TrainJob, check_length, check_vocabulary};
 pub use loss::{Loss, Mean};
 pub use loss_scale::LossScaleConfig;
@@ -105,6 +108,28 @@ pub trait Trainer: Send {
         Ok(())
     }
 
+    /// Whether the trainer needs the model as it is before the first step beside the one that is trained, and what its matrices
+    /// are to be held in: it is [`Training::initial`] then, in a run that goes on too. `adapter` is the one that is trained.
+    fn initial_model(&self, _adapter: Option<&LoraConfig>) -> Result<Option<BaseDType>> {
+        Ok(None)
+    }
+
+    /// Called once after [`Trainer::post_init`], before data is read for the first step: to look at the data, or to have a
+    /// number more in each row of its batches ([`Pipeline::add_row_values`]). What it gives is said in the log.
+    fn prepare_data(
+        &mut self,
+        _training: &mut Training,
+        _data: &mut Pipeline,
+    ) -> Result<Option<String>> {
+        Ok(None)
+    }
+
+    /// What the loss must know of the whole step before its first micro-batch, such as the divisor of a second term: numbers
+    /// of this batch, whose sums over the step, or over all of validation, are [`DeviceBatch::counts`].
+    fn counts(&self, _batch: &Batch) -> Vec<f32> {
+        Vec::new()
+    }
+
     /// The loss of a batch. `fwd` is recorded in training and not in validation.
     fn loss(&self, fwd: &Forward, model: &dyn Model, batch: &DeviceBatch) -> Result<Loss>;
 
@@ -121,6 +146,7 @@ pub trait Trainer: Send {
         training: &mut Training,
         micro_batches: &[Batch],
     ) -> Result<StepOutput> {
+        training.count(micro_batches, |batch| self.counts(batch))?;
         let mut totals = training.accumulate(micro_batches, |fwd, model, batch| {
             self.loss(fwd, model, batch)
         })?;

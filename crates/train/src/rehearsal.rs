@@ -19,6 +19,7 @@ use tt_tensor::{Device, MetaDevice, Precision, Seed, Shard, Tensor};
 use crate::Trainer;
 use crate::config::TrainerConfig;
 use crate::error::Result;
+use crate::initial::Initial;
 use crate::stop::StopFlag;
 use crate::training::Training;
 use crate::validation::validate;
@@ -31,6 +32,8 @@ pub struct Rehearsal {
     pub model: Arc<dyn Model>,
     /// Its parameters, without memory.
     pub params: ParamTree,
+    /// The model before the first step, if the trainer asks for it.
+    pub initial: Option<Initial>,
     /// What is learned.
     pub trainer: Box<dyn Trainer>,
     /// What changes the weights.
@@ -56,6 +59,8 @@ pub struct Footprint {
     pub parameters: Vec<ParameterCount>,
     /// Bytes of the weights.
     pub weights: u64,
+    /// Bytes of the model before the first step, if it is held beside the one that is trained.
+    pub reference: u64,
     /// The weights that a checkpoint holds, of all ranks: those that are trained.
     pub saved_weights: u64,
     /// The optimizers' state that it holds, of all ranks.
@@ -120,12 +125,16 @@ impl Rehearsal {
         if let Some(ranks) = self.ranks {
             training.share_with(ranks);
         }
+        training.initial = self.initial;
+        let of_initial = training.initial.iter().flat_map(|it| it.params.iter());
+        let reference: u64 = of_initial.map(|(_, p)| bytes(&p.local())).sum();
         trainer.post_init(&mut training)?;
 
         // A step taken apart: what there is between the two passes, and what the passes leave.
         let batch = Batch::full(config.micro_batch_size, sequence_length, &batch);
         let (before, computed) = (live(), device.usage().flops);
         let (activations, forward_flops) = (Cell::new(0), Cell::new(0));
+        training.count(std::slice::from_ref(&batch), |batch| trainer.counts(batch))?;
         let mut totals =
             training.accumulate(std::slice::from_ref(&batch), |fwd, model, batch| {
                 let loss = trainer.loss(fwd, model, batch)?;
@@ -188,6 +197,7 @@ impl Rehearsal {
         Ok(Footprint {
             parameters: count(&training.params),
             weights,
+            reference,
             saved_weights,
             saved_optimizer,
             gradients,

@@ -118,7 +118,10 @@ struct StepUse {
 
 impl Run {
     /// In a folder of its own, which others may not use meanwhile.
-    pub fn start(prepared: Prepared, run_dir: &Path, metrics: Metrics) -> Result<Self> {
+    pub fn start(mut prepared: Prepared, run_dir: &Path, mut metrics: Metrics) -> Result<Self> {
+        if let Some(message) = prepared.prepared_data.take() {
+            metrics.message(&message);
+        }
         let config = prepared.config.checkpoint.clone();
         let writer = Writer::open(run_dir.join("checkpoints"), config)?;
         let tokenizer_files = write_tokenizer(&prepared.data, run_dir)?;

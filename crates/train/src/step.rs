@@ -47,6 +47,21 @@ pub struct StepOutput {
 }
 
 impl Training {
+    /// Sums what `counts` says of each micro-batch over the step, of all ranks, for its loss to know: see
+    /// [`Trainer::counts`](crate::Trainer::counts).
+    pub fn count(
+        &mut self,
+        micro_batches: &[Batch],
+        counts: impl Fn(&Batch) -> Vec<f32>,
+    ) -> Result<()> {
+        let counts = sum_counts(micro_batches.iter(), counts);
+        self.counts = match counts.is_empty() {
+            true => counts,
+            false => self.reduce.sums(counts)?,
+        };
+        Ok(())
+    }
+
     /// Runs `loss` forward and backward on each micro-batch and adds up gradients and sums.
     ///
     /// Error: [`Error::Stopped`] if the run is asked to stop before the last micro-batch; no trace of the step is left.
@@ -73,7 +88,7 @@ impl Training {
             let begun = Instant::now();
             let span = profile::span("part", || "forward");
             let fwd = self.forward(&self.tape, self.step, share.index(micro));
-            let batch = DeviceBatch::upload(batch, self.device)?;
+            let batch = DeviceBatch::upload(batch, self.device)?.with_counts(&self.counts);
             let part = loss(&fwd, &*self.model, &batch)?.checked()?;
             let forward_done = Instant::now();
             drop(span);
@@ -243,6 +258,19 @@ impl Training {
     fn gradients(&self) -> impl Iterator<Item = Tensor> {
         self.params.iter().filter_map(|(_, p)| p.grad())
     }
+}
+
+/// The sums of what `counts` says of each batch.
+pub(crate) fn sum_counts<'a>(
+    batches: impl Iterator<Item = &'a Batch>,
+    counts: impl Fn(&Batch) -> Vec<f32>,
+) -> Vec<f32> {
+    let of_each = batches.map(counts);
+    let sum = of_each.reduce(|mut sums, more| {
+        sums.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
+        sums
+    });
+    sum.unwrap_or_default()
 }
 
 /// Labels that the loss counts.

@@ -14,6 +14,7 @@ use crate::adapted::Adapted;
 use crate::config::TrainerConfig;
 use crate::device_memory::{MemoryRecord, Moment};
 use crate::guard::StepGuard;
+use crate::initial::Initial;
 use crate::module_spans::ModuleSpans;
 use crate::reduce::{Local, Ranks, Reduce};
 use crate::stop::StopFlag;
@@ -42,6 +43,8 @@ pub struct Training {
     pub precision: Precision,
     /// Present if an adapter is trained and not the whole model.
     pub adapter: Option<Adapted>,
+    /// The model before the first step, if the trainer asks for it ([`Trainer::initial_model`](crate::Trainer::initial_model)).
+    pub initial: Option<Initial>,
     /// Steps done, those that were skipped included.
     pub step: u64,
     /// Decides which steps reach the weights.
@@ -54,6 +57,8 @@ pub struct Training {
     pub stop: StopFlag,
     /// Parameters that the first step of this process had no gradient for, until they are told.
     pub(crate) without_gradient: Option<Vec<String>>,
+    /// Of the step that is being made: see [`Trainer::counts`](crate::Trainer::counts).
+    pub(crate) counts: Vec<f32>,
     /// Of the step that is being made, if they are due.
     pub(crate) histograms: Option<Vec<Histogram>>,
     /// Kept from step to step, so that recording does not allocate.
@@ -106,6 +111,7 @@ impl Training {
             seed,
             recompute: None,
             adapter: None,
+            initial: None,
             precision: Precision::default(),
             step: 0,
             guard: StepGuard::default(),
@@ -113,6 +119,7 @@ impl Training {
             ranks: None,
             stop: StopFlag::default(),
             without_gradient: None,
+            counts: Vec::new(),
             histograms: None,
             tape: Tape::new(),
             times: StepTimes::default(),

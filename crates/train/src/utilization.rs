@@ -39,6 +39,7 @@ pub fn model_flops(
     let meta = Device::Meta(device);
     let mut training = Training::new(model, params, optimizers, Seed::new(0), meta);
     training.precision = precision;
+    training.count(std::slice::from_ref(batch), |batch| trainer.counts(batch))?;
     let before = device.usage();
     training.accumulate(std::slice::from_ref(batch), |fwd, model, batch| {
         trainer.loss(fwd, model, batch)

@@ -13,6 +13,7 @@ use tt_tensor::{CrossEntropyParams, Seed, Tensor, fused};
 use crate::config::SampleConfig;
 use crate::device_batch::DeviceBatch;
 use crate::error::Result;
+use crate::step::sum_counts;
 use crate::stop::StopFlag;
 use crate::totals::Totals;
 use crate::training::Training;
@@ -43,12 +44,14 @@ pub(crate) fn validate(
         Some(so_far) => so_far.plus(part),
     };
     let reduce = &*training.reduce;
+    // Every rank has all of the batches.
+    let counts = sum_counts(batches.iter(), |batch| trainer.counts(batch));
     for batch in reduce.share().of(batches) {
         if reduce.is_stopped(stop.is_requested())? {
             return Ok(None);
         }
         let part = batch.part;
-        let batch = DeviceBatch::upload(&batch, training.device)?;
+        let batch = DeviceBatch::upload(&batch, training.device)?.with_counts(&counts);
         let loss = trainer.loss(&fwd, &*training.model, &batch)?.checked()?;
         let sums = |loss: &Loss| Loss {
             sum: loss.sum.clone(),

@@ -6,7 +6,7 @@ use tt_collators::{Batch, BatchSpec};
 use tt_config::Composition;
 use tt_nn::{ParamSpec, ParamTree};
 use tt_tensor::{Device, MetaDevice, Seed};
-use tt_train::{Adapted, Trainer, Training, random_batches};
+use tt_train::{Adapted, Initial, Trainer, Training, random_batches};
 
 use crate::failure::Failure;
 use crate::setup::Setup;
@@ -34,6 +34,13 @@ impl Job {
             checkpoint: None,
             seed: setup.config.seed,
         };
+        let of_adapter = adapter.as_ref().map(|it| it.lora.config());
+        let dtype = setup.trainer.initial_model(of_adapter)?;
+        let initial = dtype.map(|dtype| {
+            let (adapter, whole) = (adapter.as_ref(), &ParamSpec::whole);
+            sources.initial(adapter, &*model, dtype, device, whole, |params| Ok((params, None)))
+        });
+        let initial = initial.transpose()?;
         let (params, adapted) = match adapter {
             Some(adapter) => {
                 let whole = &ParamSpec::whole;
@@ -42,7 +49,7 @@ impl Job {
             }
             None => (sources.parts(&*model, device, &ParamSpec::whole)?, None),
         };
-        Self::of(setup, composition, params, adapted, device)
+        Self::of(setup, composition, params, adapted, initial, device)
     }
 
     /// The same on a device that counts and has no memory.
@@ -50,7 +57,10 @@ impl Job {
         let meta = MetaDevice::new();
         let params = setup.unallocated_params(meta, &ParamSpec::whole);
         let params = params.map_err(Failure::run)?;
-        Self::of(setup, composition, params, None, Device::Meta(meta))
+        let initial = setup.unallocated_initial(meta, &ParamSpec::whole);
+        let initial = initial.map_err(Failure::run)?;
+        let initial = initial.map(|params| Initial::without_memory(params, None));
+        Self::of(setup, composition, params, None, initial, Device::Meta(meta))
     }
 
     fn of(
@@ -58,6 +68,7 @@ impl Job {
         composition: &Composition,
         params: ParamTree,
         adapter: Option<Adapted>,
+        initial: Option<Initial>,
         device: Device,
     ) -> Result<Self, Failure> {
         let spec = setup.batch_spec().map_err(Failure::request)?;
@@ -79,6 +90,7 @@ impl Job {
         training.configure(&trainer_config, config.precision.into());
         training.recompute = recompute;
         training.adapter = adapter;
+        training.initial = initial;
         trainer.post_init(&mut training)?;
         Ok(Self {
             training,

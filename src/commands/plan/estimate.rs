@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use tt_config::Composition;
 use tt_dist::{Alone, Axis, Mesh};
-use tt_nn::ParamSpec;
+use tt_nn::{ParamSpec, ParamTree};
 use tt_sharding::Sharded;
 use tt_tensor::MetaDevice;
-use tt_train::{Footprint, Rehearsal, TrainerConfig};
+use tt_train::{Footprint, Initial, Rehearsal, TrainerConfig};
 
 use super::time::{Hardware, StepTime};
 use crate::device::DeviceKind;
@@ -134,13 +134,18 @@ fn rehearse(
     let layout = setup.layout.clone();
     let is_shared = layout.mesh().num_ranks() > 1;
     let (blocks, precision) = (setup.model.blocks(), setup.config.precision.into());
-    let ranks =
-        is_shared.then(|| Sharded::new(layout, &params, &blocks, precision, Arc::new(Alone)));
-    let ranks = ranks.transpose().map_err(Failure::run)?;
-    let params = match &ranks {
-        Some(ranks) => params.with_hooks(ranks.clone()),
-        None => params,
+    let shared = |params: ParamTree| -> Result<_, Failure> {
+        if !is_shared {
+            return Ok((params, None));
+        }
+        let ranks = Sharded::new(layout.clone(), &params, &blocks, precision, Arc::new(Alone));
+        let ranks = ranks.map_err(Failure::run)?;
+        Ok((params.with_hooks(ranks.clone()), Some(ranks)))
     };
+    let (params, ranks) = shared(params)?;
+    let initial = setup.unallocated_initial(meta, &of_fullest);
+    let initial = initial.map_err(Failure::run)?.map(shared).transpose()?;
+    let initial = initial.map(|(params, ranks)| Initial::without_memory(params, ranks));
     let Setup {
         config,
         model,
@@ -157,6 +162,7 @@ fn rehearse(
         device: meta,
         model,
         params,
+        initial,
         trainer,
         optimizers,
         config: trainer_config,

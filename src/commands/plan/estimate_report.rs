@@ -136,6 +136,10 @@ pub(super) fn table(estimate: &Estimate, fit: Option<&Fit>) -> String {
     let without = without.map(|bytes| format!("with remat; {bytes} without"));
     row("", "", "");
     row("memory", "", if ranks > 1 { "of each rank" } else { "" });
+    if footprint.reference > 0 {
+        let note = "the model before the first step, frozen";
+        row("  reference", &bytes(footprint.reference), note);
+    }
     for (name, size, note) in [
         ("  weights", footprint.weights, ""),
         ("  gradients", footprint.gradients, ""),
@@ -311,6 +315,7 @@ pub(super) fn json(estimate: &Estimate, fit: Option<&Fit>) -> String {
         },
         "memory_bytes": {
             "weights": footprint.weights,
+            "reference": footprint.reference,
             "gradients": footprint.gradients,
             "optimizer": footprint.optimizer,
             "activations": footprint.activations,

@@ -73,6 +73,7 @@ pub fn job_on(device: Device, max_steps: u64) -> TrainJob {
         seed: 1,
         recompute: None,
         adapter: None,
+        initial: None,
         token_ids: Default::default(),
         resume: None,
         stop: StopFlag::default(),

@@ -158,6 +158,7 @@ impl Observer {
             training.on_gradient(Arc::new(move |parameter| seer.see_gradient(parameter)));
         }
         let passes = Cell::new(0);
+        training.count(&own, |batch| trainer.counts(batch))?;
         let mut totals = training.accumulate(&own, |fwd, model, batch| {
             let micro_batch = share.index(passes.replace(passes.get() + 1));
             probe.begin((!is_one_pass).then_some(micro_batch), micro_batch < count);

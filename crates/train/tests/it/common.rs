@@ -72,6 +72,7 @@ pub fn job(max_steps: u64, trainer: impl Trainer + 'static, stop: StopFlag) -> T
         seed: 1,
         recompute: None,
         adapter: None,
+        initial: None,
         token_ids: Default::default(),
         resume: None,
         stop,
