@@ -17,7 +17,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tt_adapters::{BaseDType, LoraConfig};
-use tt_collators::{Batch, Pipeline};
+use tt_collators::{Batch, Layout, Pipeline};
 use tt_config::{Diagnostics, Section};
 use tt_models::Model;
 use tt_nn::Forward;
@@ -149,6 +149,14 @@ impl Trainer for PreferenceTrainer {
         training: &mut Training,
         data: &mut Pipeline,
     ) -> Result<Option<String>> {
+        if data.batch_spec()?.layout != Layout::Grouped(2) {
+            let why = "its rows are no pairs, which preference.PreferenceTrainer learns from: preference.PreferenceCollator makes \
+                       them (data=pairs, data=stories_pairs)";
+            return Err(Error::Config {
+                key: "data.collator.type",
+                why: why.to_owned(),
+            });
+        }
         match &mut self.reference {
             Some(reference) => reference.compute_ahead(training, data),
             None => Ok(None),

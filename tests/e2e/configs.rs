@@ -39,7 +39,7 @@ fn with_every_option(command: &[&str]) {
     for choice in &choices {
         let group = choice.split('=').next().expect("a group");
         let given: &[&str] = match choice.as_str() {
-            "data=stories" => &[],
+            "data=stories" | "data=stories_pairs" => &[],
             "data=mixture" => &["data.dataset.kwargs.sources=[{url: stories, max_rows: 10}]"],
             "data=hf" => &["data.dataset.kwargs.path=user/name"],
             // A tokenizer that is trained brings no template.

@@ -33,6 +33,7 @@ mod nothing_to_predict;
 mod optimizers;
 mod plan;
 mod plugins;
+mod preference;
 mod profile;
 mod pulse;
 mod python;

@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use crate::harness::{Place, RunFolder, Running};
+use crate::preference;
 
 const STEPS: usize = 60;
 
@@ -96,6 +97,33 @@ fn start(place: &Place, folder: &str, threads: usize) -> (Running, RunFolder) {
     start_model(place, QWEN2, folder, threads)
 }
 
+/// Twice killed, each with a checkpoint before the kill and steps after it that are lost: the reference model of the third
+/// process is that of the first.
+#[test]
+fn killed_preference_runs_go_on_with_the_reference_that_they_began_with() {
+    for (name, kind) in preference::KINDS {
+        let place = Place::new();
+        let start = |folder: &str| {
+            let run_dir = format!("hydra.run.dir={folder}");
+            let command = place.command(&preference::arguments(kind, &[&run_dir]));
+            (
+                Running::start(command),
+                RunFolder(place.path().join(folder)),
+            )
+        };
+        let (running, reference) = start("reference");
+        running.finish().with_code(0);
+        for after in [5, 12] {
+            let (mut running, run) = start("killed");
+            running.wait_for_rows(&run, after + random(3));
+            running.kill();
+        }
+        let (running, run) = start("killed");
+        running.finish().with_code(0).prints("resuming");
+        assert_same_run(&run, &reference, name);
+    }
+}
+
 #[track_caller]
 fn assert_same_run(run: &RunFolder, reference: &RunFolder, what: &str) {
     let (rows, expected) = (run.timeless_rows(), reference.timeless_rows());
@@ -104,7 +132,14 @@ fn assert_same_run(run: &RunFolder, reference: &RunFolder, what: &str) {
     }
     assert_eq!(rows.len(), expected.len(), "{what}");
     let weights = |run: &RunFolder| {
-        std::fs::read(run.final_checkpoint().join("model.safetensors")).expect("weights")
+        let checkpoint = run.final_checkpoint();
+        let adapter = checkpoint.join("adapter_model.safetensors");
+        let file = if adapter.exists() {
+            adapter
+        } else {
+            checkpoint.join("model.safetensors")
+        };
+        std::fs::read(file).expect("weights")
     };
     assert!(weights(run) == weights(reference), "weights differ: {what}");
 }

@@ -102,6 +102,7 @@ fn info_plugins_lists_what_type_may_name() {
         .prints(
             "  seq_to_seq_lm_trainer.SeqToSeqLMTrainer  an output after its input, by a decoder\n",
         )
+        .prints("  preference.PreferenceTrainer ")
         .prints("trainer.optimizer.type:\n  adamw.AdamW   ")
         .prints("trainer.lr_scheduler.type:\n  constant  ")
         .prints("data.collator.type:\n  tokenize.TokenizeCollator ")

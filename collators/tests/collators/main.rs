@@ -8,5 +8,6 @@ mod masked_lm;
 mod packing;
 mod parts;
 mod pipeline;
+mod preference;
 mod start;
 mod token_cache;

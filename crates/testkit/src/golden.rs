@@ -30,12 +30,25 @@ pub struct Case {
     pub label_smoothing: f64,
     #[serde(default)]
     pub z_loss_coefficient: f64,
+    /// Of preference training.
+    pub preference: Option<PreferenceCase>,
     /// Parameters whose gradient is zero in exact arithmetic: what is computed is rounding noise.
     #[serde(default)]
     pub noise_gradients: Vec<String>,
     /// Where gradients of vectors are zero in exact arithmetic, as start and end.
     #[serde(default)]
     pub zero_gradient_slices: HashMap<String, [usize; 2]>,
+}
+
+/// The loss of pairs; rows 2i and 2i + 1 are chosen and rejected.
+#[derive(Deserialize)]
+pub struct PreferenceCase {
+    pub kind: String,
+    pub beta: f64,
+    #[serde(default)]
+    pub label_smoothing: f64,
+    pub gamma: Option<f64>,
+    pub needs_reference: bool,
 }
 
 #[derive(Deserialize)]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde::Deserialize;
-use tt_adapters::{Lora, Saved};
+use tt_adapters::{BaseDType, Lora, Saved};
 use tt_checkpoint::{SavedAdapter, Weights};
 use tt_collators::Batch;
 use tt_engine::{Limits, Sampler, Sampling, generate};
@@ -12,8 +12,10 @@ use tt_nn::{Forward, ParamSpec, ParamTree};
 use tt_optimizers::{AdamW, AdamWConfig, CosineOptions, Optimizers, SchedulePlan, Shape};
 use tt_tensor::{Device, Parameter, Precision, Seed, Shard, Tensor};
 use tt_testkit::{Case, CurvePoint, Golden, Tensors, relative_l2};
-use tt_train::{DeviceBatch, Trainer, Training, load_adapter, load_params, load_parts};
-use tt_trainers::LMTrainer;
+use tt_train::{
+    BaseOrigin, DeviceBatch, Initial, Trainer, Training, load_adapter, load_params, load_parts,
+};
+use tt_trainers::{LMTrainer, PreferenceTrainer};
 
 use crate::batches::{at, flat, l2, micro_batches, scalar};
 
@@ -111,8 +113,18 @@ impl Check {
         self
     }
 
-    pub fn trainer(&self) -> LMTrainer {
-        LMTrainer::new(self.case.label_smoothing, self.case.z_loss_coefficient)
+    pub fn trainer(&self) -> Box<dyn Trainer> {
+        let Some(preference) = &self.case.preference else {
+            let (smoothing, z_loss) = (self.case.label_smoothing, self.case.z_loss_coefficient);
+            return Box::new(LMTrainer::new(smoothing, z_loss));
+        };
+        let loss = preference.kind.trim_end_matches("_smoothed");
+        let options = serde_json::json!({
+            "loss": loss, "beta": preference.beta, "gamma": preference.gamma,
+            "label_smoothing": preference.label_smoothing,
+        });
+        let options = serde_json::from_value(options).unwrap();
+        Box::new(PreferenceTrainer::new(&options).unwrap())
     }
 
     pub fn all(&self) {
@@ -177,6 +189,12 @@ impl Check {
         let optimizers = Optimizers::single(adamw, schedule);
         let seed = Seed::new(0);
         let mut training = Training::new(self.model.clone(), params, optimizers, seed, self.device);
+        let preference = self.case.preference.as_ref();
+        if preference.is_some_and(|it| it.needs_reference) {
+            let origin = BaseOrigin::Seed(0);
+            let initial = Initial::new(self.base(), origin, BaseDType::F32, None);
+            training.initial = Some(initial.unwrap());
+        }
         training.clipping.max_norm = Some(hyper.max_grad_norm);
         training.precision = self.precision;
         training
@@ -264,16 +282,21 @@ impl Check {
     }
 
     pub fn gradients(&self) {
-        let (trainer, mut training) = (self.trainer(), self.training());
+        let (mut trainer, mut training) = (self.trainer(), self.training());
         let batches = micro_batches(&self.golden.tensors("inputs"));
+        trainer.post_init(&mut training).unwrap();
+        training.count(&batches, |batch| trainer.counts(batch)).unwrap();
         let totals = training
             .accumulate(&batches, |fwd, model, batch| {
                 trainer.loss(fwd, model, batch)
             })
             .unwrap();
         let weight = totals.weight.to_scalar::<f32>().unwrap();
-        let targets: usize = batches.iter().map(|batch| batch.num_targets).sum();
-        assert_eq!(weight, targets as f32);
+        let counted = batches.iter().map(|batch| match &self.case.preference {
+            None => batch.num_targets,
+            Some(_) => batch.rows / 2,
+        });
+        assert_eq!(weight, counted.sum::<usize>() as f32);
         let sum = totals.loss.to_scalar::<f32>().unwrap();
         self.loss_and_gradients(&training.params, sum, weight);
     }
@@ -349,6 +372,7 @@ impl Check {
         steps: usize,
     ) {
         let tolerances = &self.case.tolerances;
+        trainer.post_init(&mut training).unwrap();
         let stacked = self.golden.tensors("batches");
         let curve: Vec<CurvePoint> = self.golden.json("curve.json");
         for (i, point) in curve.iter().enumerate().take(steps) {
@@ -436,7 +460,7 @@ impl Check {
     }
 }
 
-fn assert_close(what: &str, ours: f32, reference: f32, rel: f64) {
+pub fn assert_close(what: &str, ours: f32, reference: f32, rel: f64) {
     let error = f64::from((ours - reference).abs()) / f64::from(reference.abs());
     assert!(
         error <= rel,

@@ -11,6 +11,7 @@ mod check;
 mod common;
 mod gpt2;
 mod lora;
+mod preference;
 mod ranks;
 
 use check::Check;
