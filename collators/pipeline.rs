@@ -52,6 +52,15 @@ pub struct PipelineOptions {
     pub collators: Table<BuildCollator>,
 }
 
+/// A part of the data that is held apart from the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Split {
+    /// What is trained on.
+    Train,
+    /// What is validated on.
+    Validation,
+}
+
 impl Default for PipelineOptions {
     fn default() -> Self {
         Self {
@@ -450,6 +459,56 @@ impl Pipeline {
     pub fn validation_parts(&self) -> impl Iterator<Item = &str> {
         let parts = self.dataset.validation.parts().iter();
         parts.map(|part| part.name.as_str())
+    }
+
+    /// One pass over a split that nothing is learned from, the same for every seed, of a mixture each part by itself: `visit` gets
+    /// each batch, and no further one once it says no. Of validation these are the batches of [`Pipeline::validation`]. Error:
+    /// the training split has no end, and `at_most` batches of each part are not given.
+    pub fn look_through<E: From<DataError>>(
+        &self,
+        split: Split,
+        at_most: Option<u64>,
+        mut visit: impl FnMut(&Batch) -> Result<bool, E>,
+    ) -> Result<(), E> {
+        let at_most = at_most.unwrap_or(u64::MAX);
+        if split == Split::Validation {
+            let mut seen: Vec<u64> = vec![0; 1 + self.validation_parts().count()];
+            for batch in &self.validation {
+                let seen = &mut seen[batch.part.map_or(0, |part| part + 1)];
+                *seen += 1;
+                if *seen <= at_most && !visit(batch)? {
+                    break;
+                }
+            }
+            return Ok(());
+        }
+        let whole = &self.dataset.train;
+        let parts: Vec<_> = match whole.parts() {
+            [] => vec![(None, whole)],
+            parts => {
+                let parts = parts.iter().enumerate();
+                parts.map(|(at, part)| (Some(at), &part.source)).collect()
+            }
+        };
+        for (part, source) in parts {
+            if source.num_rows().is_none() && at_most == u64::MAX {
+                let why = format!("data set `{}` has no end", self.config.dataset.url);
+                return Err(DataError::other(why).into());
+            }
+            let order = Order::of(FIXED_SEED, Shard::default(), source.as_ref())?;
+            let mut loader = self.loader(source, order, Cursor::default(), Some(1))?;
+            for _ in 0..at_most {
+                let Some(mut batch) = loader.next_batch()? else {
+                    break;
+                };
+                batch.part = part;
+                if !visit(&batch)? {
+                    return Ok(());
+                }
+                loader.recycle(batch);
+            }
+        }
+        Ok(())
     }
 
     /// What a model has to beat on the validation batches.

@@ -35,6 +35,7 @@ mod device_batch;
 mod device_memory;
 mod diagnosis;
 mod error;
+mod evaluation;
 mod finding;
 mod guard;
 mod histograms;
@@ -78,6 +79,7 @@ pub use config::{
 };
 pub use device_batch::DeviceBatch;
 pub use error::{Error, Result};
+pub use evaluation::{Evaluation, Look, Tally, TextLoss, look};
 pub use finding::{ChangedBy, Finding, Place, Values};
 pub use guard::{BadStepAction, BadStepsConfig, Cause, GuardState, StepGuard, Verdict};
 pub use initial::Initial;

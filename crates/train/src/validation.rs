@@ -117,7 +117,7 @@ pub(crate) fn validate(
 }
 
 /// Of the targets, each weighing the same.
-fn cross_entropy(fwd: &Forward, model: &dyn Model, batch: &DeviceBatch) -> Result<Loss> {
+pub(crate) fn cross_entropy(fwd: &Forward, model: &dyn Model, batch: &DeviceBatch) -> Result<Loss> {
     let hidden = model.hidden_states(fwd, &batch.input)?; // [B, T, hidden]
     let params = CrossEntropyParams {
         ignore_index: IGNORE,
