@@ -63,7 +63,7 @@ pub(crate) enum Info {
 /// What some commands take besides overrides.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Options {
-    /// Of `train`, `plan`, `bench`, `batch`, `diff`, `doctor` and `runs`: print JSON.
+    /// Of `train`, `plan`, `bench`, `batch`, `diff`, `eval`, `doctor` and `runs`: print JSON.
     pub(crate) json: bool,
     pub(crate) batch: BatchOptions,
     /// Of `plan`: what the run may take; `None`: what the machine has.
@@ -74,6 +74,8 @@ pub(crate) struct Options {
     /// Of `runs`.
     pub(crate) sort: RunsOrder,
     pub(crate) generate: GenerateOptions,
+    /// Of `embed`, word for word.
+    pub(crate) texts: Vec<String>,
     /// Of `train`: print warnings and errors only.
     pub(crate) quiet: bool,
     /// Of `tokenize`: remove caches that were not used for so many days.

@@ -44,6 +44,7 @@ pub(super) const MAX_NEW_TOKENS: &str = "--max-new-tokens";
 pub(super) const TEMPERATURE: &str = "--temperature";
 pub(super) const TOP_P: &str = "--top-p";
 pub(super) const SEED: &str = "--seed";
+pub(super) const TEXT: &str = "--text";
 
 /// What a flag's value is called that is an override.
 const OVERRIDE: &str = "OVERRIDE";
@@ -70,6 +71,7 @@ const OWN: &[&str] = &[
     TEMPERATURE,
     TOP_P,
     SEED,
+    TEXT,
 ];
 
 /// A short form may have two letters, as in Hydra; so switches cannot be bundled.
@@ -207,7 +209,7 @@ pub(super) const FLAGS: &[Flag] = &[
         long: JSON,
         short: None,
         value: None,
-        about: "JSON: train its rows; also plan, bench, batch, diff, doctor, runs",
+        about: "JSON: train its rows; also plan, bench, batch, diff, eval, runs",
         set: |args, _| {
             args.options.json = true;
             Ok(())
@@ -374,6 +376,16 @@ pub(super) const FLAGS: &[Flag] = &[
         set: |args, value| args.set_number::<u64>("seed", &value),
     },
     Flag {
+        long: TEXT,
+        short: None,
+        value: Some("TEXT"),
+        about: "With embed: a text, word for word; repeatable",
+        set: |args, value| {
+            args.options.texts.push(value);
+            Ok(())
+        },
+    },
+    Flag {
         long: "--shell-completion",
         short: Some("-sc"),
         value: Some("ACTION"),
@@ -435,6 +447,7 @@ pub(super) fn owners(flag: &str) -> Option<&'static [&'static str]> {
     const BATCH: &[&str] = &[commands::BATCH.name];
     const DIFF: &[&str] = &[commands::DIFF.name];
     const GENERATE: &[&str] = &[commands::GENERATE.name];
+    const EMBED: &[&str] = &[commands::EMBED.name];
     const EXPORT: &[&str] = &[commands::EXPORT.name];
     const WITH_JSON: &[&str] = &[
         commands::TRAIN.name,
@@ -442,6 +455,7 @@ pub(super) fn owners(flag: &str) -> Option<&'static [&'static str]> {
         commands::BENCH.name,
         commands::BATCH.name,
         commands::DIFF.name,
+        commands::EVAL.name,
         commands::DOCTOR.name,
         commands::RUNS.name,
     ];
@@ -456,6 +470,7 @@ pub(super) fn owners(flag: &str) -> Option<&'static [&'static str]> {
         HTML | COUNT => Some(BATCH),
         A | B | TOLERANCE | MARKDOWN => Some(DIFF),
         PROMPT | PROMPT_FILE | MAX_NEW_TOKENS | TEMPERATURE | TOP_P | SEED => Some(GENERATE),
+        TEXT => Some(EMBED),
         MERGE => Some(EXPORT),
         SORT => Some(RUNS),
         LOG_X => Some(REPORT),

@@ -18,7 +18,7 @@ use crate::commands::{self, Command};
 use crate::shell::Completion;
 use flags::{
     A, B, COUNT, HTML, JSON, LOG_X, MARKDOWN, MEMORY, MULTIRUN, PROMPT, PROMPT_FILE, PRUNE, QUIET,
-    SORT, TEMPERATURE, TOLERANCE, flag_named, owners,
+    SORT, TEMPERATURE, TEXT, TOLERANCE, flag_named, owners,
 };
 
 pub(crate) use flags::{flags, hydra_flags, takes_override, values_after};
@@ -187,6 +187,7 @@ fn request(mut args: Args, command: &'static Command) -> Result<Request, UsageEr
         (PROMPT, options.generate.prompt.is_some()),
         (PROMPT_FILE, options.generate.prompt_file.is_some()),
         (TEMPERATURE, options.generate.numbers),
+        (TEXT, !options.texts.is_empty()),
         (SORT, options.sort != RunsOrder::default()),
         (LOG_X, options.x_is_log),
         (PRUNE, options.prune_days.is_some()),

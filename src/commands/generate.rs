@@ -27,8 +27,8 @@ use crate::setup::stored::Stored;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct GenerateConfig {
-    /// A run folder, whose newest checkpoint is taken, any folder in Hugging Face or peft layout, or `user/name@revision` on
-    /// the Hub.
+    /// A run folder, whose newest checkpoint is taken, any folder in Hugging Face or peft layout, a GGUF file, or
+    /// `user/name@revision` on the Hub.
     checkpoint: String,
     /// The model that an adapter is on, named in the same way, if it is not where the adapter says.
     base: Option<String>,
@@ -68,8 +68,7 @@ pub(crate) fn run(invocation: Invocation) -> Result<ExitCode, Failure> {
     let (checkpoint, base) = (&config.checkpoint, config.base.as_deref());
     let stored =
         Stored::open(checkpoint, base, &invocation.plugins, device).map_err(Failure::Request)?;
-    let tokenizer = Tokenizer::load(stored.tokenizer_folder(), None).map_err(Failure::request)?;
-    let tokenizer = Arc::new(tokenizer);
+    let tokenizer = Arc::new(stored.tokenizer().map_err(Failure::Request)?);
 
     let given = given(&invocation.options.generate).map_err(Failure::Request)?;
     let prompt = match given.or(config.prompt) {

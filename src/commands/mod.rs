@@ -4,6 +4,8 @@ mod batch;
 pub(crate) mod bench;
 pub(crate) mod diff;
 mod doctor;
+mod embed;
+mod eval;
 mod export;
 mod generate;
 mod inspect;
@@ -18,6 +20,6 @@ pub(crate) mod train;
 mod upload;
 
 pub(crate) use table::{
-    BATCH, BENCH, Command, DIFF, DOCTOR, EXPORT, GENERATE, PLAN, REPORT, ROOT_CONFIG, RUNS, TABLE,
-    TOKENIZE, TRAIN, Work,
+    BATCH, BENCH, Command, DIFF, DOCTOR, EMBED, EVAL, EXPORT, GENERATE, PLAN, REPORT, ROOT_CONFIG,
+    RUNS, TABLE, TOKENIZE, TRAIN, Work,
 };

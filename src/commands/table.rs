@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use tt_config::Diagnostics;
 
 use super::{
-    batch, bench, diff, doctor, export, generate, inspect, plan, report, runs, sync, tokenize,
-    train, upload,
+    batch, bench, diff, doctor, embed, eval, export, generate, inspect, plan, report, runs, sync,
+    tokenize, train, upload,
 };
 use crate::args::Options;
 use crate::failure::Failure;
@@ -120,6 +120,30 @@ pub(crate) const DIFF: Command = Command {
     },
 };
 
+/// What measures a trained model.
+pub(crate) const EVAL: Command = Command {
+    name: "eval",
+    about: "Loss over data, and answers to multiple-choice questions: checkpoint=DIR",
+    work: Work::Composed {
+        config_name: "eval",
+        on_device: true,
+        check: eval::check,
+        run: eval::run,
+    },
+};
+
+/// What makes vectors of texts.
+pub(crate) const EMBED: Command = Command {
+    name: "embed",
+    about: "Make vectors of texts: checkpoint=DIR input=FILE out=FILE.npy",
+    work: Work::Composed {
+        config_name: "embed",
+        on_device: true,
+        check: embed::check,
+        run: embed::run,
+    },
+};
+
 /// What continues a text.
 pub(crate) const GENERATE: Command = Command {
     name: "generate",
@@ -189,8 +213,8 @@ const SYNC: Command = Command {
 };
 
 pub(crate) const TABLE: &[Command] = &[
-    TRAIN, PLAN, BENCH, BATCH, TOKENIZE, DIFF, GENERATE, EXPORT, UPLOAD, INSPECT, RUNS, REPORT,
-    SYNC, DOCTOR,
+    TRAIN, PLAN, BENCH, BATCH, TOKENIZE, DIFF, EVAL, EMBED, GENERATE, EXPORT, UPLOAD, INSPECT,
+    RUNS, REPORT, SYNC, DOCTOR,
 ];
 
 fn check_run(invocation: &Invocation) -> Result<(), Diagnostics> {

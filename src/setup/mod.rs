@@ -103,7 +103,9 @@ impl Setup {
         };
         let mut config = config.filter(|_| problems.found.is_empty());
         if let Some(found) = &mut config
-            && problems.take(fetch_tokenizer(found, composition)).is_none()
+            && problems
+                .take(fetch_tokenizer(&mut found.data, composition))
+                .is_none()
         {
             config = None;
         }
@@ -322,7 +324,7 @@ impl Setup {
 }
 
 /// What cannot be trained, at its key.
-fn located(composition: &Composition, error: tt_train::Error) -> Diagnostics {
+pub(crate) fn located(composition: &Composition, error: tt_train::Error) -> Diagnostics {
     let message = error.to_string();
     match error {
         tt_train::Error::Config { key, .. } => problem(composition, key, message).into(),
@@ -410,11 +412,11 @@ fn require(
 
 /// Replaces a tokenizer on the Hub by its files here.
 pub(crate) fn fetch_tokenizer(
-    config: &mut AppConfig,
+    config: &mut DataConfig,
     composition: &Composition,
 ) -> Result<(), Diagnostics> {
     const KEY: &str = "data.tokenizer.path";
-    let path = &mut config.data.tokenizer.path;
+    let path = &mut config.tokenizer.path;
     if let Some(text) = path.as_deref().filter(|text| hub::named(text).is_some()) {
         let local = hub::local(text, Need::Tokenizer)
             .map_err(|error| problem(composition, KEY, format!("`{KEY}`: {error:#}")))?;
@@ -527,7 +529,7 @@ fn build_remat(
     Ok(Some(Arc::new(remat)))
 }
 
-fn build_trainer(
+pub(crate) fn build_trainer(
     composition: &Composition,
     plugins: &Plugins,
 ) -> Result<Box<dyn Trainer>, Diagnostics> {

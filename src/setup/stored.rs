@@ -1,13 +1,14 @@
-//! A trained model on disk: a run, a checkpoint of one, a folder in Hugging Face layout, or an adapter in peft's with the
-//! model it is on.
+//! A trained model on disk: a run, a checkpoint of one, a folder in Hugging Face layout, a GGUF file, or an adapter in peft's
+//! layout with the model it is on.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use serde_json::Value;
 use tt_adapters::{BaseDType, Lora, LoraConfig, Targets};
 use tt_checkpoint::{SavedAdapter, Weights};
+use tt_data::{Tokenizer, TokenizerOrigin};
 use tt_models::Model;
 use tt_nn::{ParamSpec, ParamTree};
 use tt_tensor::Device;
@@ -35,6 +36,8 @@ pub(crate) struct Stored {
     base_folder: Option<PathBuf>,
     /// What that base's weights are read from.
     pub(crate) base_weights: Option<PathBuf>,
+    /// The tokenizer within the file of the weights, if they are in a file that may have one. Error: a sentence why it is none.
+    tokenizer_within: Result<Option<TokenizerOrigin>, String>,
 }
 
 impl Stored {
@@ -54,16 +57,7 @@ impl Stored {
                     folder.display()
                 );
             }
-            let model = read_model(&folder, plugins)?;
-            let params = load_params(&*model, &Weights::open(&folder)?, device)?;
-            return Ok(Self {
-                folder,
-                model,
-                params,
-                adapter: None,
-                base_folder: None,
-                base_weights: None,
-            });
+            return Self::whole(folder, plugins, device);
         };
         let remembered = TrainState::read_in(&folder)?.and_then(|state| state.base);
         let origin = base_origin(&folder, &saved, base, remembered.as_ref())?;
@@ -114,6 +108,38 @@ impl Stored {
             base_folder,
             base_weights,
             folder,
+            tokenizer_within: Ok(None),
+        })
+    }
+
+    /// A whole model: a folder, or a file of weights, beside which or in which it is described.
+    fn whole(path: PathBuf, plugins: &Plugins, device: Device) -> anyhow::Result<Self> {
+        let folder = parent_of_weights(&path);
+        let (model, weights) = if path.is_file() {
+            let weights = Weights::open(&path)?;
+            let model = match weights.config() {
+                Some(config) => model_of(config, &path, plugins)?,
+                None => read_model(&folder, plugins)?,
+            };
+            (model, weights)
+        } else {
+            let model = read_model(&folder, plugins)?;
+            (model, Weights::open(&folder)?)
+        };
+        let within = weights.tokenizer_files();
+        let of_file = |files| TokenizerOrigin::Within {
+            file: path.clone(),
+            files,
+        };
+        let tokenizer_within = within.map(|files| files.map(of_file));
+        Ok(Self {
+            params: load_params(&*model, &weights, device)?,
+            model,
+            adapter: None,
+            base_folder: None,
+            base_weights: None,
+            tokenizer_within,
+            folder,
         })
     }
 
@@ -127,12 +153,23 @@ impl Stored {
         files.into_iter().find(|file| file.is_file())
     }
 
-    /// The folder with the tokenizer.
-    pub(crate) fn tokenizer_folder(&self) -> &Path {
-        match (&self.base_folder, self.folder.join(TOKENIZER).exists()) {
-            (Some(base), false) => base,
-            _ => &self.folder,
+    /// The tokenizer that the model was trained with: the one beside the weights, else the one within their file.
+    pub(crate) fn tokenizer_origin(&self) -> TokenizerOrigin {
+        let has_own = self.folder.join(TOKENIZER).exists();
+        match (&self.base_folder, &self.tokenizer_within) {
+            (_, Ok(Some(within))) if !has_own => within.clone(),
+            (Some(base), _) if !has_own => TokenizerOrigin::Path(base.clone()),
+            _ => TokenizerOrigin::Path(self.folder.clone()),
         }
+    }
+
+    /// Reads it.
+    pub(crate) fn tokenizer(&self) -> anyhow::Result<Tokenizer> {
+        let tokenizer = Tokenizer::load_from(&self.tokenizer_origin(), None);
+        tokenizer.map_err(|error| match &self.tokenizer_within {
+            Err(why) => anyhow!("{why}, and {error}"),
+            Ok(_) => error.into(),
+        })
     }
 }
 
@@ -197,6 +234,11 @@ fn config_of(folder: &Path) -> PathBuf {
 fn read_model(folder: &Path, plugins: &Plugins) -> anyhow::Result<Arc<dyn Model>> {
     let path = config_of(folder);
     let config: Value = tt_disk::read_json(&path)?;
-    let entry = plugins.model_of_checkpoint(&config)?;
-    (entry.build.from_hf)(&config).with_context(|| path.display().to_string())
+    model_of(&config, &path, plugins)
+}
+
+/// The model that the `config.json` of `path` says.
+fn model_of(config: &Value, path: &Path, plugins: &Plugins) -> anyhow::Result<Arc<dyn Model>> {
+    let entry = plugins.model_of_checkpoint(config)?;
+    (entry.build.from_hf)(config).with_context(|| path.display().to_string())
 }

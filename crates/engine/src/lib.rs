@@ -1,19 +1,25 @@
-//! Generation: a prompt in, tokens out one by one, with a key/value cache if the model keeps one.
+//! What is done with a trained model: a prompt in, tokens out one by one, with a key/value cache if the model keeps one;
+//! likelihoods of given continuations; texts as vectors.
 //!
 //! Sampling draws from counter-based randomness: the same prompt, seed and weights give the same text.
 
 // They panic where nobody can read: standard output may be closed, or its disk full.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
+mod batching;
+mod embed;
 mod reader;
 mod sampler;
+mod score;
 
 use tt_models::{Generation, Model};
 use tt_nn::ParamTree;
 
 use crate::reader::Reader;
 
+pub use embed::{Embedding, Pooling, embed};
 pub use sampler::{Sampler, Sampling};
+pub use score::{Request, score};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -25,6 +31,10 @@ pub enum Error {
         "the model gives no likelihoods after {after} new tokens, but {found}: its weights are of no use"
     )]
     NotFinite { after: usize, found: f32 },
+    #[error("the model gives {found} where a number is due: its weights are of no use")]
+    BadNumber { found: f32 },
+    #[error("this model's attention looks ahead: it has no likelihood for what follows a text")]
+    CannotScore,
     #[error("{model} cannot continue a text")]
     CannotGenerate { model: String },
     #[error(transparent)]

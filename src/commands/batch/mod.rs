@@ -58,7 +58,7 @@ pub(super) fn open(
         ..
     } = invocation;
     let mut config: AppConfig = composition.extract("")?;
-    fetch_tokenizer(&mut config, composition)?;
+    fetch_tokenizer(&mut config.data, composition)?;
     change(&mut config.data);
     let trainer = config.trainer.map(|trainer| trainer.with_length());
     let default = PipelineOptions::default();
