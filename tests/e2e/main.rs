@@ -12,6 +12,8 @@ mod data;
 mod diff;
 mod doctor;
 mod earlier_version;
+mod embed;
+mod eval;
 mod faults;
 mod fine_tuning;
 mod gates;

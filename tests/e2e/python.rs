@@ -314,6 +314,84 @@ fn peft_and_transformers_compute_our_logits_from_our_adapters() {
     }
 }
 
+#[test]
+fn transformers_gives_our_losses_scores_and_vectors() {
+    let Some(python) = python() else {
+        return;
+    };
+    let place = Place::new();
+    place
+        .run_nano(&["trainer.max_steps=30", "lr=4e-3", "hydra.run.dir=run"])
+        .with_code(0);
+    let lines = |rows: &[Value]| {
+        rows.iter()
+            .map(|row| format!("{row}\n"))
+            .collect::<String>()
+    };
+    let documents = [
+        TEXT,
+        "Long ago there was a bear.",
+        "Ünïcode 🐻 and 12 + 7 = 19.",
+    ];
+    let documents = documents.map(|text| serde_json::json!({"text": text}));
+    let documents = place.write("documents.jsonl", &lines(&documents));
+    let questions = [
+        serde_json::json!({"query": "Long ago there was", "choices": ["a bear", "the 12 of it", "🐻"], "gold": 0}),
+        serde_json::json!({"query": "Clara said: ", "choices": ["no", "\"12 + 7 = 19!\""], "gold": 1}),
+    ];
+    let questions = place.write("questions.jsonl", &lines(&questions));
+    let evaluated = place.run(&[
+        "eval",
+        "--json",
+        "checkpoint=run",
+        "data=jsonl",
+        "data.path=documents.jsonl",
+        "data.val_path=documents.jsonl",
+        "data.collator.kwargs.packing=false",
+        "tasks=[questions.jsonl]",
+        "details=details.jsonl",
+    ]);
+    let ours: Value = serde_json::from_str(&evaluated.with_code(0).stdout).expect("JSON");
+    place
+        .run(&[
+            "embed",
+            "checkpoint=run",
+            "input=documents.jsonl",
+            "out=v.npy",
+        ])
+        .with_code(0);
+    let checkpoint = RunFolder(place.path().join("run")).final_checkpoint();
+    let vectors = place.path().join("v.npy");
+    let args = [&checkpoint, &documents, &questions, &vectors];
+    let stdout = run_script(&python, "compare_eval.py", args);
+    let theirs: Value = serde_json::from_slice(&stdout).expect("JSON");
+
+    let close = |ours: &Value, theirs: &Value| {
+        let difference = ours.as_f64().expect("a number") - theirs.as_f64().expect("a number");
+        assert!(difference.abs() < 1e-4, "{ours} {theirs}");
+    };
+    let row = &ours["losses"][0];
+    close(&row["loss"], &theirs["loss"]);
+    close(&row["bits_per_byte"], &theirs["bits_per_byte"]);
+    let details = std::fs::read_to_string(place.path().join("details.jsonl")).expect("details");
+    for (line, theirs) in details
+        .lines()
+        .zip(theirs["log_likelihoods"].as_array().expect("a list"))
+    {
+        let ours: Value = serde_json::from_str(line).expect("JSON");
+        let ours = ours["log_likelihoods"].as_array().expect("a list");
+        assert_eq!(Some(ours.len()), theirs.as_array().map(Vec::len));
+        ours.iter()
+            .zip(theirs.as_array().expect("a list"))
+            .for_each(|(a, b)| close(a, b));
+    }
+    assert_eq!(details.lines().count(), 2);
+    assert!(
+        theirs["vectors_differ_by"].as_f64() < Some(1e-5),
+        "{theirs}"
+    );
+}
+
 /// The model in the folder `base` with the adapter in another.
 fn with_adapter(base: &Path, adapter: &Path) -> (Arc<dyn Model>, ParamTree) {
     let (model, params) = whole_model(base);

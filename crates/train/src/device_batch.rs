@@ -129,7 +129,7 @@ fn upload(batch: &Batch, field: Field, values: Slice<'_>, device: Device) -> Res
 }
 
 /// What belongs to a label, where that is predicted; `padding` where there is no label.
-fn at_targets<T: Copy>(batch: &Batch, values: &[T], padding: T) -> Vec<T> {
+pub(crate) fn at_targets<T: Copy>(batch: &Batch, values: &[T], padding: T) -> Vec<T> {
     let (len, shift) = (batch.seq_len, batch.prediction.shift());
     let at = |position: usize| {
         let from = position + shift;

@@ -13,7 +13,7 @@ use tt_models::{Generation, Input, Model, TensorNames};
 use tt_nn::{Forward, ModulePath, ParamSpec};
 use tt_tensor::{CrossEntropyParams, Tensor, fused};
 
-use crate::device_batch::DeviceBatch;
+use crate::device_batch::{DeviceBatch, at_targets};
 use crate::error::Result;
 use crate::loss::{Loss, Mean};
 use crate::totals::Totals;
@@ -89,12 +89,9 @@ pub fn look(
     let text = match TextTargets::of(batch, bytes)? {
         None => None,
         Some(text) => {
-            let labels = Batch {
-                labels: text.labels.clone(),
-                fields: Vec::new(),
-                ..batch.clone()
-            };
-            let targets = DeviceBatch::upload(&labels, training.device)?.targets;
+            let targets = at_targets(batch, &text.labels, IGNORE);
+            let shape = (batch.rows, batch.seq_len);
+            let targets = Tensor::from_slice(&targets, shape, training.device)?;
             let hidden = match model.only(&on_device.input) {
                 Some(hidden) => hidden,
                 None => training.model.hidden_states(&fwd, &on_device.input)?,

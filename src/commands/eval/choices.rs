@@ -32,6 +32,8 @@ pub(super) struct Answered {
     by_bytes: f64,
     /// Choices whose question lost its beginning.
     truncated: usize,
+    /// Of each question.
+    details: Vec<Value>,
 }
 
 pub(super) fn answer(
@@ -75,10 +77,16 @@ pub(super) fn answer(
         error => Failure::run(error),
     })?;
     let mut rest = &scores[..];
-    let mut right = [0usize; 3];
+    let (mut right, mut details) = ([0usize; 3], Vec::new());
     for question in questions {
         let (own, after) = rest.split_at(question.choices.len());
         rest = after;
+        details.push(json!({
+            "task": task_name(file),
+            "line": question.line,
+            "log_likelihoods": own,
+            "right": question.right,
+        }));
         let lengths: [&dyn Fn(&str) -> usize; 3] =
             [&|_| 1, &|choice| choice.chars().count(), &str::len];
         for (right, length) in right.iter_mut().zip(lengths) {
@@ -95,7 +103,14 @@ pub(super) fn answer(
         by_characters: share(right[1]),
         by_bytes: share(right[2]),
         truncated,
+        details,
     })
+}
+
+/// An object a line for each question.
+pub(super) fn details(answered: &[Answered]) -> String {
+    let lines = answered.iter().flat_map(|it| &it.details);
+    lines.map(|line| format!("{line}\n")).collect()
 }
 
 /// Reads all files before a model is loaded.

@@ -1,5 +1,7 @@
 //! The root config of `eval`.
 
+use std::path::PathBuf;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tt_collators::Split;
@@ -44,6 +46,9 @@ pub(super) struct EvalConfig {
     /// Whether what is asked begins with what the tokenizer puts before a text (`<s>` of Llama 2), as documents do in
     /// training. `lm-evaluation-harness` leaves it out unless it is told otherwise.
     pub(super) add_special_tokens: bool,
+    /// A file to write, over what is there, with an object for each question: the log-likelihood of each choice, and which is
+    /// right.
+    pub(super) details: Option<PathBuf>,
     /// Number format of matrix products and attention; null: the run's, or f32.
     pub(super) precision: Option<Precision>,
     /// Rows in memory at once; null: the run's, or 4. Losses differ by rounding.

@@ -1,7 +1,8 @@
 //! `tpu-train eval`: the loss of a trained model over data, and its answers to multiple-choice questions.
 //!
 //! A checkpoint of a run is looked at as the run itself did in validation, with its data, trainer and precision, unless the
-//! command line says otherwise, and over the same batches gives the very same loss. Nothing is written.
+//! command line says otherwise, and over the same batches gives the very same loss. Nothing is
+//! written but what `details` names.
 
 mod choices;
 mod config;
@@ -59,6 +60,10 @@ pub(crate) fn run(invocation: Invocation) -> Result<ExitCode, Failure> {
             let of_file = choices::answer(file, questions, &config, &subject, &tokenizer)?;
             answered.push(of_file);
         }
+    }
+    if let Some(file) = &config.details {
+        let lines = choices::details(&answered);
+        tt_disk::write_file(file, lines.as_bytes()).map_err(Failure::run)?;
     }
     report_fallbacks(subject.device);
     report_declined(subject.device);
