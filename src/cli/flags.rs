@@ -209,7 +209,7 @@ pub(super) const FLAGS: &[Flag] = &[
         long: JSON,
         short: None,
         value: None,
-        about: "JSON: train its rows; also plan, bench, batch, diff, eval, runs",
+        about: "JSON: train's rows; plan, bench, batch, diff, eval, doctor, runs",
         set: |args, _| {
             args.options.json = true;
             Ok(())

@@ -123,7 +123,7 @@ pub(crate) const DIFF: Command = Command {
 /// What measures a trained model.
 pub(crate) const EVAL: Command = Command {
     name: "eval",
-    about: "Loss over data, and answers to multiple-choice questions: checkpoint=DIR",
+    about: "Measure a model: its loss, or its answers: checkpoint=DIR",
     work: Work::Composed {
         config_name: "eval",
         on_device: true,

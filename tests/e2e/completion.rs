@@ -95,6 +95,9 @@ fn bash_completes_commands_flags_and_their_values() {
         offered(&place, "tpu-train generate max_new"),
         ["max_new_tokens="]
     );
+    assert_eq!(offered(&place, "tpu-train emb"), ["embed"]);
+    assert_eq!(offered(&place, "tpu-train eval max_b"), ["max_batches="]);
+    assert_eq!(offered(&place, "tpu-train eval data=sto"), ["stories"]);
 }
 
 #[test]

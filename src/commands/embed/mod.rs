@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, anyhow};
-use serde_json::json;
+use serde::Serialize;
 use tt_config::Diagnostics;
 use tt_engine::{Embedding, embed};
 use tt_launch::StopSignal;
@@ -133,11 +133,23 @@ impl<'a> Target<'a> {
     }
 }
 
+#[derive(Serialize)]
+struct Line<'a> {
+    index: usize,
+    text: &'a str,
+    embedding: &'a [f32],
+}
+
 /// An object a line.
 fn write_lines(mut to: impl Write, texts: &[String], vectors: &[Vec<f32>]) -> io::Result<()> {
-    for (index, (text, vector)) in texts.iter().zip(vectors).enumerate() {
-        let line = json!({"index": index, "text": text, "embedding": vector});
-        writeln!(to, "{line}")?;
+    for (index, (text, embedding)) in texts.iter().zip(vectors).enumerate() {
+        let line = Line {
+            index,
+            text,
+            embedding,
+        };
+        serde_json::to_writer(&mut to, &line)?;
+        to.write_all(b"\n")?;
     }
     to.flush()
 }

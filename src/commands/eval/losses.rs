@@ -1,7 +1,9 @@
 //! The loss over splits and sources of data, by the objective of a trainer.
 
+use std::collections::BTreeMap;
+
 use anyhow::anyhow;
-use serde_json::{Map, Value, json};
+use serde::Serialize;
 use tt_collators::{LeftOut, Pipeline, PipelineOptions};
 use tt_config::{Composition, Diagnostics};
 use tt_data::{DataConfig, TokenBytes, TokenCacheConfig, Tokenizer};
@@ -266,24 +268,38 @@ impl Measured {
         objective.into_iter().chain(it.scalars.clone()).collect()
     }
 
-    pub(super) fn json(&self) -> Value {
+    /// For programs: f32 as short as they can be read back.
+    pub(super) fn json(&self) -> LossJson<'_> {
         let it = &self.evaluation;
-        let scalars = it.scalars.iter();
-        let scalars: Map<String, Value> = scalars
-            .map(|&(name, value)| (name.to_owned(), value.into()))
-            .collect();
-        json!({
-            "split": self.split,
-            "source": self.source,
-            "loss": it.loss,
-            "objective": it.objective,
-            "perplexity": self.perplexity(),
-            "bits_per_byte": it.text.and_then(|text| text.bits_per_byte()),
-            "targets": it.targets,
-            "text_tokens": it.text.map(|text| text.tokens),
-            "text_bytes": it.text.map(|text| text.bytes),
-            "batches": it.batches,
-            "scalars": scalars,
-        })
+        LossJson {
+            split: self.split,
+            source: self.source.as_deref(),
+            loss: it.loss,
+            objective: it.objective,
+            perplexity: self.perplexity(),
+            bits_per_byte: it.text.and_then(|text| text.bits_per_byte()),
+            targets: it.targets,
+            text_tokens: it.text.map(|text| text.tokens),
+            text_bytes: it.text.map(|text| text.bytes),
+            batches: it.batches,
+            scalars: it.scalars.iter().copied().collect(),
+        }
     }
+}
+
+/// A row for programs.
+#[derive(Serialize)]
+pub(super) struct LossJson<'a> {
+    split: &'static str,
+    /// Null: all.
+    source: Option<&'a str>,
+    loss: f32,
+    objective: Option<f32>,
+    perplexity: f64,
+    bits_per_byte: Option<f64>,
+    targets: u64,
+    text_tokens: Option<u64>,
+    text_bytes: Option<u64>,
+    batches: u64,
+    scalars: BTreeMap<&'static str, f32>,
 }

@@ -13,7 +13,8 @@ mod subject;
 use std::process::ExitCode;
 
 use anyhow::anyhow;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
 use tt_config::Diagnostics;
 use tt_launch::StopSignal;
 use tt_report::{Column, Table};
@@ -27,7 +28,7 @@ use crate::out;
 use crate::setup::check_data;
 use choices::Answered;
 use config::EvalConfig;
-use losses::{Losses, Measured};
+use losses::{LossJson, Losses, Measured};
 use subject::{Recorded, Subject, nothing_to_do};
 
 pub(crate) fn check(invocation: &Invocation) -> Result<(), Diagnostics> {
@@ -75,7 +76,7 @@ pub(crate) fn run(invocation: Invocation) -> Result<ExitCode, Failure> {
         answered,
     };
     if invocation.options.json {
-        out::line(found.json());
+        out::line(found.json().map_err(Failure::run)?);
     } else {
         out::text(found.table());
     }
@@ -97,6 +98,17 @@ struct Found {
     answered: Vec<Answered>,
 }
 
+/// The same for programs.
+#[derive(Serialize)]
+struct FoundJson<'a> {
+    checkpoint: &'a str,
+    step: Option<u64>,
+    precision: &'static str,
+    trainer: Option<&'a str>,
+    losses: Vec<LossJson<'a>>,
+    tasks: Vec<Value>,
+}
+
 impl Found {
     fn precision(&self) -> &'static str {
         match self.precision {
@@ -106,16 +118,16 @@ impl Found {
         }
     }
 
-    fn json(&self) -> Value {
+    fn json(&self) -> serde_json::Result<String> {
         let losses = self.losses.as_ref();
         let rows = losses.map_or(&[][..], |it| &it.rows);
-        json!({
-            "checkpoint": self.checkpoint,
-            "step": self.step,
-            "precision": self.precision(),
-            "trainer": losses.map(|it| &it.trainer),
-            "losses": rows.iter().map(Measured::json).collect::<Vec<_>>(),
-            "tasks": self.answered.iter().map(Answered::json).collect::<Vec<_>>(),
+        serde_json::to_string(&FoundJson {
+            checkpoint: &self.checkpoint,
+            step: self.step,
+            precision: self.precision(),
+            trainer: losses.map(|it| &*it.trainer),
+            losses: rows.iter().map(Measured::json).collect(),
+            tasks: self.answered.iter().map(Answered::json).collect(),
         })
     }
 

@@ -2,6 +2,7 @@
 
 mod common;
 mod contract;
+mod evaluation;
 mod model_contract;
 mod optimizer_contract;
 mod ranks;
