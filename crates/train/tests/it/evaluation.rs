@@ -66,7 +66,10 @@ fn the_plain_loss_stands_beside_an_objective_and_the_texts_beside_both() {
     assert_eq!(it.scalars, [("plain", it.loss)]);
     let text = it.text.expect("text");
     // The ends of documents are targets and no text; the rest of the loss is the text's.
-    assert!(text.tokens < it.targets && text.bytes > text.tokens, "{it:?}");
+    assert!(
+        text.tokens < it.targets && text.bytes > text.tokens,
+        "{it:?}"
+    );
     let all = f64::from(it.loss) * it.targets as f64;
     let ends = (all - text.nats) / (it.targets - text.tokens) as f64;
     assert!((1.0..20.0).contains(&ends), "nats of an end: {ends}");
