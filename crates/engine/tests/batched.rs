@@ -12,7 +12,8 @@ fn model() -> (Arc<dyn Model>, ParamTree) {
     let config = json!({"vocab_size": 40, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
         "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 24,
         "initializer_range": 0.3});
-    let entry = TABLE.get("qwen2.Qwen2ForCausalLM").unwrap();
+    let models = TABLE;
+    let entry = models.get("qwen2.Qwen2ForCausalLM").unwrap();
     let model = (entry.build.from_hf)(&config).unwrap();
     let params = ParamTree::init(&model.params(), Seed::new(3), Device::Cpu).unwrap();
     (model, params)
