@@ -101,7 +101,7 @@ fn bits_per_byte_compare_tokenizers_over_the_same_text() {
         let tokens = format!("data.tokenizer.vocab_size={vocab_size}");
         let run = trained(&place, &format!("run{vocab_size}"), &[&tokens]);
         made_uniform(&run);
-        let checkpoint = format!("checkpoint={}", run.0.display());
+        let checkpoint = format!("checkpoint={}", run.final_checkpoint().display());
         let found = evaluated(&place, &[&[&*checkpoint], &data[..]].concat());
         let row = &found["losses"][0];
         let number = |key: &str| row[key].as_f64().expect("a number");
@@ -126,7 +126,7 @@ fn bits_per_byte_compare_tokenizers_over_the_same_text() {
         } else {
             "run300"
         };
-        let checkpoint = format!("checkpoint={other}");
+        let checkpoint = format!("checkpoint={other}/checkpoints/step-00000002");
         place
             .run(&[&["eval", &checkpoint, &tokenizer], &data[..]].concat())
             .with_code(2)
@@ -323,6 +323,8 @@ fn questions_are_answered_and_wrong_ones_refused_by_line() {
 
 #[test]
 fn weights_without_a_loss_are_said_to_be_of_no_use() {
+    // By its own name: of a run a checkpoint that has been changed is passed over.
+    const CHANGED: &str = "checkpoint=run/checkpoints/step-00000002";
     let place = Place::new();
     let run = trained(&place, "run", &[]);
     let path = run.final_checkpoint().join("model.safetensors");
@@ -331,16 +333,16 @@ fn weights_without_a_loss_are_said_to_be_of_no_use() {
     *norm = (norm.ones_like().expect("ones") * f64::NAN).expect("NaN");
     candle_core::safetensors::save(&weights, &path).expect("written");
     place
-        .run(&["eval", "checkpoint=run", "--json"])
+        .run(&["eval", CHANGED, "--json"])
         .with_code(1)
         .complains("the loss is not finite");
     place.write("q.jsonl", QUESTION);
     place
-        .run(&["eval", "checkpoint=run", "tasks=[q.jsonl]"])
+        .run(&["eval", CHANGED, "tasks=[q.jsonl]"])
         .with_code(1)
         .complains("its weights are of no use");
     place
-        .run(&["embed", "checkpoint=run", "--text", "a"])
+        .run(&["embed", CHANGED, "--text", "a"])
         .with_code(1)
         .complains("its weights are of no use");
 }

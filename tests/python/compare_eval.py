@@ -11,6 +11,7 @@ states differ from the vectors.
 import json
 import math
 import sys
+import unicodedata
 
 import numpy
 import torch
@@ -39,7 +40,9 @@ def losses(model, tokenizer, documents):
         nats -= of_each.sum().item()
         targets += len(of_each)
         text_nats -= of_each[:-1].sum().item()
-        text_bytes += len(text.encode()) - len(tokenizer.decode(ids[:1]).encode())
+        # A byte-level token is written with a character for each byte; the tokenizer reads what NFC makes of a text.
+        first = len(tokenizer.convert_ids_to_tokens(ids[:1])[0])
+        text_bytes += len(unicodedata.normalize("NFC", text).encode()) - first
     return nats / targets, text_nats / math.log(2) / text_bytes
 
 
