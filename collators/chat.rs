@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tt_data::{DataError, Row, Tokenizer, typed_kwargs};
 
-pub(crate) use record::{Reader, message};
 pub use record::{Columns, Conversation, RecordFormat, Tags};
+pub(crate) use record::{Reader, message};
 pub use template::{Answer, Rendered};
 use template::{ChatTemplate, NAMED};
 
@@ -382,8 +382,7 @@ impl Collator for ChatCollator {
             message,
         };
         let encode = |conversation: &Conversation| {
-            self.tokens(conversation)
-                .map_err(|problem| problem.at(row))
+            self.tokens(conversation).map_err(|problem| problem.at(row))
         };
         let made = self
             .read(row)

@@ -185,7 +185,11 @@ impl Pipeline {
 
     /// Gives each row of the batches to come, and of the validation batches, its number of `values` in the field `name`. A row
     /// that has none is an error when its turn comes. Error: rows are not of one example each.
-    pub fn add_row_values(&mut self, name: &'static str, values: RowValues) -> Result<(), DataError> {
+    pub fn add_row_values(
+        &mut self,
+        name: &'static str,
+        values: RowValues,
+    ) -> Result<(), DataError> {
         self.row_values = Some((Field::per_row(name, 0.0f32), Arc::new(values)));
         self.batch_spec()?;
         self.validation = self.read_validation()?;

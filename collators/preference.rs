@@ -188,7 +188,9 @@ impl PreferenceCollator {
     fn pair(&self, row: &Row) -> Result<[Tokens; 2], DataError> {
         Ok(match self.reader.read(row)? {
             // Two texts that are the same, as a rule: there is nothing to learn.
-            Pair::Texts { answers, .. } if answers.iter().all(String::is_empty) => Default::default(),
+            Pair::Texts { answers, .. } if answers.iter().all(String::is_empty) => {
+                Default::default()
+            }
             Pair::Texts { prompt, answers } => {
                 let [chosen, rejected] = answers.map(|answer| self.of_text(&prompt, &answer));
                 [chosen?, rejected?]
@@ -300,8 +302,7 @@ impl Collator for PreferenceCollator {
             }
         }
         // The first token of a row has none that predicts it.
-        let has_target =
-            |tokens: &Tokens| tokens.iter().skip(1).any(|(_, is_target)| *is_target);
+        let has_target = |tokens: &Tokens| tokens.iter().skip(1).any(|(_, is_target)| *is_target);
         if !pair.iter().all(has_target) {
             return match self.config.on_no_target {
                 OnNoTarget::Skip => {

@@ -71,7 +71,9 @@ pub struct PreferenceTrainer {
 
 impl PreferenceTrainer {
     /// Error: an option that the loss has no place for, and its key.
-    pub fn new(options: &PreferenceTrainerOptions) -> std::result::Result<Self, (&'static str, String)> {
+    pub fn new(
+        options: &PreferenceTrainerOptions,
+    ) -> std::result::Result<Self, (&'static str, String)> {
         let formula = Formula::new(options)?;
         let with_reference = formula.needs_reference();
         if !with_reference && options.reference != ReferenceModel::Auto {
@@ -179,7 +181,9 @@ impl Trainer for PreferenceTrainer {
         let rows = batch.targets.dims()[0];
         let refuse = |why: &str| Error::Config {
             key: "data.collator.type",
-            why: format!("{why}; preference.PreferenceTrainer learns from pairs, as preference.PreferenceCollator gives them"),
+            why: format!(
+                "{why}; preference.PreferenceTrainer learns from pairs, as preference.PreferenceCollator gives them"
+            ),
         };
         if batch.prediction != Prediction::NextToken {
             return Err(refuse("its labels are of the tokens in their place"));

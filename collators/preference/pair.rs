@@ -59,7 +59,8 @@ impl PairReader {
                 self.of_messages(row, [chosen, rejected])
             }
             _ => {
-                let why = format!("one of `{chosen}` and `{rejected}` is a string and the other is not");
+                let why =
+                    format!("one of `{chosen}` and `{rejected}` is a string and the other is not");
                 Err(bad(row, why))
             }
         }
@@ -132,7 +133,9 @@ impl PairReader {
             let both = answers[0].iter().zip(&answers[1]).take(most);
             let common = both.take_while(|(a, b)| is_same(a, b)).count();
             prompt.extend(answers[0][..common].iter().cloned());
-            answers.iter_mut().for_each(|answer| drop(answer.drain(..common)));
+            answers
+                .iter_mut()
+                .for_each(|answer| drop(answer.drain(..common)));
         }
         Ok(Pair::Messages { prompt, answers })
     }
@@ -182,7 +185,10 @@ fn begins_with(messages: &Messages, prompt: &Messages) -> bool {
 
 /// Bytes that both texts begin with, up to a blank before the word in which they part: a tokenizer puts that to the word.
 fn common_text([a, b]: &[String; 2]) -> usize {
-    let same = a.char_indices().zip(b.chars()).take_while(|((_, a), b)| a == b);
+    let same = a
+        .char_indices()
+        .zip(b.chars())
+        .take_while(|((_, a), b)| a == b);
     let end = same.last().map_or(0, |((at, c), _)| at + c.len_utf8());
     if a == b {
         return end;

@@ -62,10 +62,11 @@ pub(crate) fn assemble(
         }
     };
     let of_adapter = adapter.as_ref().map(|adapter| adapter.lora.config());
-    let initial = trainer.initial_model(of_adapter).map_err(Failure::request)?;
-    let initial = initial.map(|dtype| {
-        sources.initial(adapter.as_ref(), &*model, dtype, device, &shard, shared)
-    });
+    let initial = trainer
+        .initial_model(of_adapter)
+        .map_err(Failure::request)?;
+    let initial = initial
+        .map(|dtype| sources.initial(adapter.as_ref(), &*model, dtype, device, &shard, shared));
     let initial = initial.transpose()?;
     let (params, adapter) = match adapter {
         Some(adapter) => {

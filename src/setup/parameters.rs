@@ -3,12 +3,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use tt_adapters::BaseDType;
 use tt_checkpoint::{Checkpoint, SavedAdapter};
 use tt_models::Model;
 use tt_nn::{ParamSpec, ParamTree};
-use tt_tensor::{Device, Seed, Shard};
-use tt_adapters::BaseDType;
 use tt_sharding::Sharded;
+use tt_tensor::{Device, Seed, Shard};
 use tt_train::{
     Adapted, Base, BaseOrigin, Initial, TrainState, draw_base, load_adapter, load_parts,
 };

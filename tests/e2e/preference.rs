@@ -24,10 +24,23 @@ pub const PAIRS: &[&str] = &[
 /// Every way to have a reference model, and an objective that needs none.
 pub const KINDS: [(&str, &[&str]); 6] = [
     ("copy", &["+trainer=dpo"]),
-    ("copy-bf16", &["+trainer=ipo", "trainer.kwargs.reference_dtype=bf16"]),
-    ("precomputed", &["+trainer=dpo", "trainer.kwargs.reference=precomputed"]),
+    (
+        "copy-bf16",
+        &["+trainer=ipo", "trainer.kwargs.reference_dtype=bf16"],
+    ),
+    (
+        "precomputed",
+        &["+trainer=dpo", "trainer.kwargs.reference=precomputed"],
+    ),
     ("adapter-off", &["+trainer=dpo", "model/adapter=lora"]),
-    ("adapter-copy", &["+trainer=dpo", "model/adapter=lora", "trainer.kwargs.reference=copy"]),
+    (
+        "adapter-copy",
+        &[
+            "+trainer=dpo",
+            "model/adapter=lora",
+            "trainer.kwargs.reference=copy",
+        ],
+    ),
     ("orpo", &["+trainer=orpo"]),
 ];
 
@@ -61,9 +74,17 @@ fn all_ways_to_have_a_reference_learn_the_same() {
         let losses = numbers(&run, "loss");
         assert_eq!(losses.len(), 20);
         let first = losses[0];
-        assert!((first - std::f64::consts::LN_2).abs() < 1e-6, "{dir}: {first}");
+        assert!(
+            (first - std::f64::consts::LN_2).abs() < 1e-6,
+            "{dir}: {first}"
+        );
         // Validation tells the objective beside the cross-entropy, and all that is logged of pairs.
-        for key in ["val_objective", "val_rewards/accuracies", "val_logps/chosen", "val_lengths/rejected"] {
+        for key in [
+            "val_objective",
+            "val_rewards/accuracies",
+            "val_logps/chosen",
+            "val_lengths/rejected",
+        ] {
             assert!(!numbers(&run, key).is_empty(), "{key}");
         }
         assert!(numbers(&run, "rewards/margins").last() > Some(&0.0));
@@ -74,7 +95,8 @@ fn all_ways_to_have_a_reference_learn_the_same() {
             assert!((a - b).abs() < 1e-5, "{what}: {a} {b}");
         }
     };
-    let [copy, precomputed] = [(COPY, "copy"), (PRECOMPUTED, "precomputed")].map(|(kind, dir)| losses(kind, dir));
+    let [copy, precomputed] =
+        [(COPY, "copy"), (PRECOMPUTED, "precomputed")].map(|(kind, dir)| losses(kind, dir));
     close(&copy, &precomputed, "computed ahead");
     let [off, adapter_copy] = [3, 4].map(|i| losses(KINDS[i].1, KINDS[i].0));
     close(&off, &adapter_copy, "adapter off");
@@ -87,7 +109,8 @@ fn log_probabilities_computed_ahead_are_kept_and_computed_again_where_damaged() 
     let cache = place.path().join("cache");
     let start = |dir: &str| {
         let dir_arg = format!("hydra.run.dir={dir}");
-        let mut command = place.command(&arguments(PRECOMPUTED, &[&dir_arg, "trainer.max_steps=2"]));
+        let mut command =
+            place.command(&arguments(PRECOMPUTED, &[&dir_arg, "trainer.max_steps=2"]));
         command.env("XDG_CACHE_HOME", &cache);
         Running::start(command).finish().with_code(0)
     };
@@ -110,7 +133,12 @@ fn log_probabilities_computed_ahead_are_kept_and_computed_again_where_damaged() 
 fn a_reference_that_has_changed_is_refused() {
     let place = Place::new();
     for (dir, seed) in [("a", "seed=1"), ("b", "seed=2")] {
-        let (finished, _) = run(&place, &["+trainer=orpo"], dir, &[seed, "trainer.max_steps=1"]);
+        let (finished, _) = run(
+            &place,
+            &["+trainer=orpo"],
+            dir,
+            &[seed, "trainer.max_steps=1"],
+        );
         finished.with_code(0);
         let out = format!("out=base-{dir}");
         let checkpoint = format!("checkpoint={dir}");
@@ -120,8 +148,12 @@ fn a_reference_that_has_changed_is_refused() {
     let on_base = |steps| [steps, "model.pretrained_url=base"];
     for kind in [COPY, PRECOMPUTED] {
         let dir = if kind == COPY { "copy" } else { "ahead" };
-        run(&place, kind, dir, &on_base("trainer.max_steps=2")).0.with_code(0);
-        run(&place, kind, dir, &on_base("trainer.max_steps=3")).0.with_code(0);
+        run(&place, kind, dir, &on_base("trainer.max_steps=2"))
+            .0
+            .with_code(0);
+        run(&place, kind, dir, &on_base("trainer.max_steps=3"))
+            .0
+            .with_code(0);
     }
     std::fs::remove_dir_all(place.path().join("base")).expect("removed");
     std::fs::rename(place.path().join("base-b"), place.path().join("base")).expect("renamed");
@@ -139,21 +171,47 @@ fn what_makes_no_sense_is_refused_before_the_first_step() {
         .with_code(0);
     let cases: [(&[&str], &[&str], &str); 6] = [
         (COPY, &["data=stories"], "its rows are no pairs"),
-        (&["+trainer=ipo"], &["+trainer.kwargs.label_smoothing=0.1"], "IPO has no label smoothing"),
-        (COPY, &["+trainer.kwargs.gamma=1"], "DPO has no margin gamma"),
-        (&["+trainer=orpo"], &["+trainer.kwargs.reference=copy"], "ORPO compares with no reference model"),
-        (COPY, &["trainer.kwargs.reference=adapter_off"], "no adapter is trained"),
+        (
+            &["+trainer=ipo"],
+            &["+trainer.kwargs.label_smoothing=0.1"],
+            "IPO has no label smoothing",
+        ),
+        (
+            COPY,
+            &["+trainer.kwargs.gamma=1"],
+            "DPO has no margin gamma",
+        ),
+        (
+            &["+trainer=orpo"],
+            &["+trainer.kwargs.reference=copy"],
+            "ORPO compares with no reference model",
+        ),
+        (
+            COPY,
+            &["trainer.kwargs.reference=adapter_off"],
+            "no adapter is trained",
+        ),
         (
             KINDS[3].1,
-            &["trainer.kwargs.reference=adapter_off", "model.adapter.bias=all"],
+            &[
+                "trainer.kwargs.reference=adapter_off",
+                "model.adapter.bias=all",
+            ],
             "biases of the base",
         ),
     ];
     for (kind, more, said) in cases {
-        run(&place, kind, "none", more).0.with_code(2).complains(said);
+        run(&place, kind, "none", more)
+            .0
+            .with_code(2)
+            .complains(said);
     }
     // A checkpoint of language modelling is where preferences begin, not a step of them.
-    let data = ["data=stories", "data.collator.type=preference.PreferenceCollator", "data.collator.kwargs={}"];
+    let data = [
+        "data=stories",
+        "data.collator.type=preference.PreferenceCollator",
+        "data.collator.kwargs={}",
+    ];
     let _ = data;
     let (refused, _) = run(&place, COPY, "lm", &["resume=lm"]);
     refused.with_code(2);
@@ -163,7 +221,11 @@ fn what_makes_no_sense_is_refused_before_the_first_step() {
 fn a_plan_counts_the_frozen_copy() {
     let place = Place::new();
     let planned = |kind: &[&str], more: &[&str]| -> Value {
-        let args = [&arguments(kind, more)[..], &["plan", "--json", "--memory=1TB"]].concat();
+        let args = [
+            &arguments(kind, more)[..],
+            &["plan", "--json", "--memory=1TB"],
+        ]
+        .concat();
         let finished = place.run(&args).with_code(0);
         let plan: Value = serde_json::from_str(&finished.stdout).expect("JSON");
         plan["memory_bytes"].clone()
@@ -185,21 +247,36 @@ fn ranks_learn_the_same_of_their_pairs() {
     let place = Place::new();
     for (name, kind) in [KINDS[0], KINDS[3], KINDS[5]] {
         // Three micro-batches for two ranks: one runs a pair without its targets.
-        let batches = ["trainer.global_batch_size=6", "trainer.max_steps=6", "trainer.eval_interval=3"];
+        let batches = [
+            "trainer.global_batch_size=6",
+            "trainer.max_steps=6",
+            "trainer.eval_interval=3",
+        ];
         let (finished, one) = run(&place, kind, &format!("{name}-one"), &batches);
         finished.with_code(0);
         let shared = [&batches[..], &["device.ranks=2", "model/sharding=zero3"]].concat();
         let (finished, two) = run(&place, kind, &format!("{name}-two"), &shared);
         finished.with_code(0);
-        for key in ["loss", "grad_norm", "rewards/margins", "lengths/chosen", "val_objective"] {
+        for key in [
+            "loss",
+            "grad_norm",
+            "rewards/margins",
+            "lengths/chosen",
+            "val_objective",
+        ] {
             let (expected, found) = (numbers(&one, key), numbers(&two, key));
             assert_eq!(found.len(), expected.len());
             assert!(!found.is_empty());
             for (a, b) in expected.iter().zip(found) {
-                assert!((a - b).abs() < 1e-4 * a.abs().max(0.1), "{name} {key}: {a} {b}");
+                assert!(
+                    (a - b).abs() < 1e-4 * a.abs().max(0.1),
+                    "{name} {key}: {a} {b}"
+                );
             }
         }
     }
     let (refused, _) = run(&place, PRECOMPUTED, "ahead", &["device.ranks=2"]);
-    refused.with_code(2).complains("precomputed is for one rank");
+    refused
+        .with_code(2)
+        .complains("precomputed is for one rank");
 }

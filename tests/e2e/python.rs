@@ -65,11 +65,7 @@ const MODELS: [&[&str]; 8] = [
         "model.attention_bias=true",
         "model.mlp_bias=true",
     ],
-    &[
-        "+model=bert",
-        "model/size=bert-nano",
-        "+trainer=masked_lm",
-    ],
+    &["+model=bert", "model/size=bert-nano", "+trainer=masked_lm"],
 ];
 
 #[test]

@@ -10,8 +10,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use tt_collators::{Batch, RowKey, RowValues};
 use tt_collators::Pipeline;
+use tt_collators::{Batch, RowKey, RowValues};
 use tt_models::Model;
 use tt_nn::{Forward, ParamTree};
 use tt_tensor::{Device, Precision};
@@ -70,7 +70,13 @@ impl Pass<'_> {
         let mut hasher = blake3::Hasher::new();
         let config = self.model.hf_config().to_string();
         let how = format!("{:?} {}", self.precision, self.device.instruction_set());
-        for part in [FORMAT, env!("CARGO_PKG_VERSION"), self.fingerprint, &config, &how] {
+        for part in [
+            FORMAT,
+            env!("CARGO_PKG_VERSION"),
+            self.fingerprint,
+            &config,
+            &how,
+        ] {
             hasher.update(&(part.len() as u64).to_le_bytes());
             hasher.update(part.as_bytes());
         }

@@ -236,6 +236,9 @@ fn log_odds(a: &Tensor) -> Result<Tensor> {
     let most = Tensor::scalar(-1e-6f32, a.device())?;
     let a = a.minimum(&most)?;
     let t = a.affine(-0.5, 0.0)?.tanh()?;
-    let log_rest = t.affine(2.0, 0.0)?.log()?.sub(&t.affine(1.0, 1.0)?.log()?)?;
+    let log_rest = t
+        .affine(2.0, 0.0)?
+        .log()?
+        .sub(&t.affine(1.0, 1.0)?.log()?)?;
     Ok(a.sub(&log_rest)?)
 }

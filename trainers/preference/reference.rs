@@ -129,7 +129,11 @@ impl Reference {
             None if training.params.has_adapter() => {
                 Source::AdapterOff(training.params.without_adapter())
             }
-            None => return Err(refuse("no copy of the model before the first step was made")),
+            None => {
+                return Err(refuse(
+                    "no copy of the model before the first step was made",
+                ));
+            }
         };
         Ok(())
     }

@@ -79,7 +79,9 @@ fn batch(
         }
         batch => batch?,
     };
-    let left_out = batch.as_ref().map_or_else(|| loader.take_left_out(), |it| it.left_out);
+    let left_out = batch
+        .as_ref()
+        .map_or_else(|| loader.take_left_out(), |it| it.left_out);
     Ok((batch, left_out))
 }
 
@@ -91,7 +93,11 @@ fn texts(collator: &Arc<PreferenceCollator>, record: &Value, seq_len: usize) -> 
     [0, 1].map(|row| {
         let here = row * seq_len..(row + 1) * seq_len;
         let real = |i: &usize| batch.segment_ids[*i] != 0;
-        let ids: Vec<u32> = here.clone().filter(real).map(|i| batch.input_ids[i]).collect();
+        let ids: Vec<u32> = here
+            .clone()
+            .filter(real)
+            .map(|i| batch.input_ids[i])
+            .collect();
         let trained = here.filter(|&i| batch.labels[i] != IGNORE);
         let trained: Vec<u32> = trained.map(|i| batch.labels[i] as u32).collect();
         let decode = |ids: &[u32]| tokenizer().decode_all(ids).unwrap();
@@ -117,11 +123,20 @@ fn strings_are_texts_as_they_are_with_the_end_of_text_after_the_answer() {
     let end = tokenizer().decode_all(&[tokenizer().eos_id()]).unwrap();
     let record = json!({"prompt": "What is red?", "chosen": " A rose.", "rejected": " A sea."});
     let [chosen, rejected] = texts(&plain, &record, 256);
-    assert_eq!(chosen, [format!("What is red? A rose.{end}"), format!(" A rose.{end}")]);
+    assert_eq!(
+        chosen,
+        [
+            format!("What is red? A rose.{end}"),
+            format!(" A rose.{end}")
+        ]
+    );
     assert_eq!(rejected[1], format!(" A sea.{end}"));
     // A data set that brings the end has it once (TRL has had it twice, and not at all).
     let with_end = json!({"prompt": "Q", "chosen": format!(" A{end}"), "rejected": " B"});
-    assert_eq!(answers(&plain, &with_end), [format!(" A{end}"), format!(" B{end}")]);
+    assert_eq!(
+        answers(&plain, &with_end),
+        [format!(" A{end}"), format!(" B{end}")]
+    );
     // An empty answer is one that ends at once.
     let empty = json!({"prompt": "Say nothing.", "chosen": "", "rejected": " No."});
     assert_eq!(answers(&plain, &empty), [end.clone(), format!(" No.{end}")]);
@@ -132,12 +147,19 @@ fn strings_are_texts_as_they_are_with_the_end_of_text_after_the_answer() {
 #[test]
 fn a_token_that_reaches_from_the_prompt_into_the_answer_is_the_answers() {
     let plain = collator(json!({}));
-    for (prompt, chosen, rejected) in [("The ca", "t", "r"), ("Say th", "e end", "is"), ("a ", " b", "c")] {
+    for (prompt, chosen, rejected) in [
+        ("The ca", "t", "r"),
+        ("Say th", "e end", "is"),
+        ("a ", " b", "c"),
+    ] {
         let record = json!({"prompt": prompt, "chosen": chosen, "rejected": rejected});
         let [[text, trained], [other, other_trained]] = texts(&plain, &record, 256);
         for (text, trained, answer) in [(text, trained, chosen), (other, other_trained, rejected)] {
             assert!(text.starts_with(&format!("{prompt}{answer}")), "{text}");
-            assert!(text.ends_with(&trained) && trained.contains(answer), "{trained}");
+            assert!(
+                text.ends_with(&trained) && trained.contains(answer),
+                "{trained}"
+            );
         }
     }
 }
@@ -148,7 +170,11 @@ fn without_a_prompt_it_is_what_both_begin_with_up_to_a_word() {
     let end = tokenizer().decode_all(&[tokenizer().eos_id()]).unwrap();
     for (chosen, rejected, answers_are) in [
         // As in HH-RLHF.
-        ("\n\nHuman: Hi\n\nAssistant: I will.", "\n\nHuman: Hi\n\nAssistant: I won't.", [" will.", " won't."]),
+        (
+            "\n\nHuman: Hi\n\nAssistant: I will.",
+            "\n\nHuman: Hi\n\nAssistant: I won't.",
+            [" will.", " won't."],
+        ),
         ("One two three", "One two", [" three", ""]),
         ("One twofold", "One two", [" twofold", " two"]),
         ("Yes", "No", ["Yes", "No"]),
@@ -158,7 +184,10 @@ fn without_a_prompt_it_is_what_both_begin_with_up_to_a_word() {
         // The first token of a row is predicted by none, so that of a text without a prompt is not trained on.
         let expected = answers_are.map(|answer| format!("{answer}{end}"));
         for (found, expected) in found.iter().zip(&expected) {
-            assert!(expected.ends_with(found.as_str()), "{found:?} of {expected:?}");
+            assert!(
+                expected.ends_with(found.as_str()),
+                "{found:?} of {expected:?}"
+            );
             assert!(!found.is_empty());
         }
         if chosen != "Yes" {
@@ -217,15 +246,24 @@ fn what_is_before_the_pair_is_not_trained_on_and_all_after_the_common_messages_i
     let [chosen, rejected] = texts(&chatml, &record, 256);
     assert_eq!(chosen[1], "Two.<|im_end|>Three.<|im_end|>");
     assert_eq!(rejected[1], "Zwei.<|im_end|>");
-    assert!(chosen[0].starts_with("<|im_start|>system\nBe brief.<|im_end|>"), "{}", chosen[0]);
+    assert!(
+        chosen[0].starts_with("<|im_start|>system\nBe brief.<|im_end|>"),
+        "{}",
+        chosen[0]
+    );
     // Answers that are the same are answers still.
-    let same = json!({"chosen": with(&[assistant("Two.")]), "rejected": with(&[assistant("Two.")])});
+    let same =
+        json!({"chosen": with(&[assistant("Two.")]), "rejected": with(&[assistant("Two.")])});
     assert_eq!(answers(&chatml, &same), ["Two.<|im_end|>"; 2]);
     // History and system message of an Alpaca record are the prompt's.
     let alpaca = json!({"system": "Hear.", "history": [["a?", "One."]], "instruction": "b?", "input": "now",
         "chosen": "Two.", "rejected": "Zwei."});
     let [chosen, _] = texts(&chatml, &alpaca, 256);
-    assert!(chosen[0].contains("system\nHear.") && chosen[0].contains("b?\nnow"), "{}", chosen[0]);
+    assert!(
+        chosen[0].contains("system\nHear.") && chosen[0].contains("b?\nnow"),
+        "{}",
+        chosen[0]
+    );
     assert_eq!(chosen[1], "Two.<|im_end|>");
 }
 
@@ -237,16 +275,23 @@ fn a_pair_too_long_loses_as_much_of_both_prompts_and_never_the_end_of_an_answer(
     let whole = texts(&plain, &record, 256);
     let (made, _) = batch(&plain, std::slice::from_ref(&record), 256).unwrap();
     let made = made.unwrap();
-    let longest = made.segment_ids[..256].iter().filter(|&&it| it != 0).count();
+    let longest = made.segment_ids[..256]
+        .iter()
+        .filter(|&&it| it != 0)
+        .count();
     let (cut_batch, left_out) = batch(&plain, std::slice::from_ref(&record), longest - 3).unwrap();
-    assert_eq!((left_out.rows, left_out.cut_rows, left_out.cut_tokens), (0, 1, 6));
+    assert_eq!(
+        (left_out.rows, left_out.cut_rows, left_out.cut_tokens),
+        (0, 1, 6)
+    );
     assert_eq!(cut_batch.unwrap().rows, 2);
     let cut = texts(&plain, &record, longest - 3);
     for (cut, whole) in cut.iter().zip(&whole) {
         assert_eq!(cut[1], whole[1]);
         assert!(whole[0].ends_with(&cut[0]) && cut[0] != whole[0], "{cut:?}");
     }
-    let prompt_of = |[text, answer]: &[String; 2]| text.strip_suffix(answer.as_str()).map(str::to_owned);
+    let prompt_of =
+        |[text, answer]: &[String; 2]| text.strip_suffix(answer.as_str()).map(str::to_owned);
     assert_eq!(prompt_of(&cut[0]), prompt_of(&cut[1]));
     // Of an answer that is too long by itself the end stays.
     let long = texts(&plain, &record, 4);
@@ -256,7 +301,10 @@ fn a_pair_too_long_loses_as_much_of_both_prompts_and_never_the_end_of_an_answer(
         match batch(&other, std::slice::from_ref(&record), 4) {
             Ok((batch, left_out)) => assert_eq!((batch, left_out.rows), (None, left)),
             Err(error) => {
-                assert!(error.to_string().contains("on_too_long") && left == 0, "{error}");
+                assert!(
+                    error.to_string().contains("on_too_long") && left == 0,
+                    "{error}"
+                );
             }
         }
     }
@@ -268,14 +316,34 @@ fn records_of_which_no_pair_can_be_made_are_told_with_their_line() {
     let good = json!({"prompt": "Hi", "chosen": "Yes.", "rejected": "No."});
     for (record, said) in [
         (json!({"prompt": "Hi", "chosen": "Yes."}), "rejected"),
-        (json!({"prompt": "Hi", "chosen": "Yes.", "rejected": null}), "rejected"),
-        (json!({"prompt": "Hi", "chosen": "Yes.", "rejected": [assistant("No.")]}), "one of `chosen` and `rejected` is a string"),
-        (json!({"chosen": [assistant("Yes.")], "rejected": [assistant("No.")]}), "no question"),
-        (json!({"prompt": "Hi", "chosen": 1, "rejected": "No."}), "a message or a list of messages"),
-        (json!({"prompt": "Hi", "chosen": [{"role": "assistant"}], "rejected": [assistant("No.")]}), "message 1"),
+        (
+            json!({"prompt": "Hi", "chosen": "Yes.", "rejected": null}),
+            "rejected",
+        ),
+        (
+            json!({"prompt": "Hi", "chosen": "Yes.", "rejected": [assistant("No.")]}),
+            "one of `chosen` and `rejected` is a string",
+        ),
+        (
+            json!({"chosen": [assistant("Yes.")], "rejected": [assistant("No.")]}),
+            "no question",
+        ),
+        (
+            json!({"prompt": "Hi", "chosen": 1, "rejected": "No."}),
+            "a message or a list of messages",
+        ),
+        (
+            json!({"prompt": "Hi", "chosen": [{"role": "assistant"}], "rejected": [assistant("No.")]}),
+            "message 1",
+        ),
     ] {
-        let error = batch(&chatml, std::slice::from_ref(&record), 64).unwrap_err().to_string();
-        assert!(error.contains(said) && error.contains("pairs.jsonl"), "{error}");
+        let error = batch(&chatml, std::slice::from_ref(&record), 64)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains(said) && error.contains("pairs.jsonl"),
+            "{error}"
+        );
         let is_null = record.get("rejected").is_some_and(Value::is_null);
         let lenient = collator(json!({"template": "chatml", "on_bad_record": "skip"}));
         if !is_null {

@@ -267,7 +267,9 @@ pub(crate) fn sum_counts<'a>(
 ) -> Vec<f32> {
     let of_each = batches.map(counts);
     let sum = of_each.reduce(|mut sums, more| {
-        sums.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
+        sums.iter_mut()
+            .zip(more)
+            .for_each(|(sum, more)| *sum += more);
         sums
     });
     sum.unwrap_or_default()

@@ -38,7 +38,9 @@ impl Job {
         let dtype = setup.trainer.initial_model(of_adapter)?;
         let initial = dtype.map(|dtype| {
             let (adapter, whole) = (adapter.as_ref(), &ParamSpec::whole);
-            sources.initial(adapter, &*model, dtype, device, whole, |params| Ok((params, None)))
+            sources.initial(adapter, &*model, dtype, device, whole, |params| {
+                Ok((params, None))
+            })
         });
         let initial = initial.transpose()?;
         let (params, adapted) = match adapter {
@@ -60,7 +62,14 @@ impl Job {
         let initial = setup.unallocated_initial(meta, &ParamSpec::whole);
         let initial = initial.map_err(Failure::run)?;
         let initial = initial.map(|params| Initial::without_memory(params, None));
-        Self::of(setup, composition, params, None, initial, Device::Meta(meta))
+        Self::of(
+            setup,
+            composition,
+            params,
+            None,
+            initial,
+            Device::Meta(meta),
+        )
     }
 
     fn of(

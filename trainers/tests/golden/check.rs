@@ -285,7 +285,9 @@ impl Check {
         let (mut trainer, mut training) = (self.trainer(), self.training());
         let batches = micro_batches(&self.golden.tensors("inputs"));
         trainer.post_init(&mut training).unwrap();
-        training.count(&batches, |batch| trainer.counts(batch)).unwrap();
+        training
+            .count(&batches, |batch| trainer.counts(batch))
+            .unwrap();
         let totals = training
             .accumulate(&batches, |fwd, model, batch| {
                 trainer.loss(fwd, model, batch)

@@ -55,7 +55,7 @@ fn check(name: &str, device: Device) {
         let batches = micro_batches(tensors);
         batches.iter().flat_map(pair_by_pair).collect()
     };
-    check.curve_by(&mut check.trainer(), check.training(), pairs, usize::MAX);
+    check.curve_by(&mut *check.trainer(), check.training(), pairs, usize::MAX);
 }
 
 /// A micro-batch for each pair of a batch.
@@ -115,7 +115,11 @@ fn what_is_logged(check: &Check) {
 /// A rank that has no pair left runs another's without its targets: it adds nothing.
 #[test]
 fn a_pair_without_targets_counts_nothing() {
-    for name in ["preference_dpo_smoothed", "preference_simpo", "preference_orpo"] {
+    for name in [
+        "preference_dpo_smoothed",
+        "preference_simpo",
+        "preference_orpo",
+    ] {
         let check = Check::open::<Qwen2Config>(name, Device::Cpu);
         let (mut trainer, mut training) = (check.trainer(), check.training());
         trainer.post_init(&mut training).unwrap();

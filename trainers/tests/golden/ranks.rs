@@ -125,7 +125,7 @@ fn on_mesh<C: ModelConfig>(case: &str, name: &str, data: i64, fsdp: i64) {
     }
     let case = Case {
         check,
-        trainer: |check| Box::new(check.trainer()),
+        trainer: |check| check.trainer(),
         batches: micro_batches,
     };
     case.on_mesh(name, data, fsdp);

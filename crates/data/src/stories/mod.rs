@@ -20,8 +20,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use self::cast::{Cast, Leads};
-pub use self::pairs::StoriesPairsConfig;
 pub(crate) use self::pairs::StoriesPairs;
+pub use self::pairs::StoriesPairsConfig;
 use self::plots::{OPENINGS, PLOTS};
 use self::tasks::{LookUp, Sum};
 use crate::config::{DataConfig, typed_kwargs};

@@ -104,10 +104,16 @@ mod tests {
                     ["prompt", "chosen", "rejected"].map(|name| row.text(name).unwrap());
                 let object = |answer: &str| answer.rsplit_once(' ').unwrap().1.to_owned();
                 assert_ne!(object(chosen), object(rejected));
-                assert!(prompt.ends_with('?') && prompt.contains(&object(rejected)), "{prompt}");
+                assert!(
+                    prompt.ends_with('?') && prompt.contains(&object(rejected)),
+                    "{prompt}"
+                );
                 // What the list says of who is asked about, word for word.
                 assert!(prompt.contains(chosen.trim_start()), "{prompt}{chosen}");
-                assert!(!prompt.contains(rejected.trim_start()), "{prompt}{rejected}");
+                assert!(
+                    !prompt.contains(rejected.trim_start()),
+                    "{prompt}{rejected}"
+                );
                 pairs.read(index, &mut again).unwrap();
                 assert_eq!(again, row);
             }
