@@ -13,7 +13,7 @@
 //! 3. per tile: `dhidden = dlogits^T . weight`, summed over parts of the vocabulary, where a chunk has few tiles by several
 //!    tasks, whose sums are added in order.
 //!
-//! Scratch: the logits of a chunk, up to 8 Mi (fewer than 128 rows only if the vocabulary exceeds 64 Ki).
+//! Scratch: the logits of a chunk, up to 8 Mi of them or, of a larger head, half as many as it has weights.
 //! Numeric notes: logits are f32, the max subtracted; the sum of losses in f64. Blocks, ranges and chunks depend on the shape
 //! alone.
 //! Reference: [`crate::reference::linear_cross_entropy`].
@@ -35,12 +35,14 @@ const BLOCK: usize = 128;
 const PART: usize = 1024;
 /// Parts of a range of the vocabulary, at least: for fewer, writing and adding sums of ranges would show.
 const RANGE_PARTS: usize = 4;
-/// Most logits held at once.
-const MAX_LOGITS: usize = 8 << 20;
+/// Logits that may be held at once whatever the size of the head.
+const FEW_LOGITS: usize = 8 << 20;
 
-/// Rows of hidden states per chunk.
-fn chunk_rows(rows: usize, vocab: usize) -> usize {
-    let most = (MAX_LOGITS / vocab.max(1) / 64 * 64).clamp(64, 1024);
+/// Rows of hidden states per chunk. Each chunk reads the head twice and its gradient once, so that few rows wait for memory;
+/// logits of `dim / 2` rows take half of what the gradient takes.
+fn chunk_rows(rows: usize, vocab: usize, dim: usize) -> usize {
+    let most = (FEW_LOGITS / vocab.max(1)).max(dim / 2);
+    let most = (most / 64 * 64).clamp(64, 1024);
     // Equal chunks of whole vectors.
     rows.div_ceil(rows.div_ceil(most)).next_multiple_of(LANES)
 }
@@ -67,7 +69,7 @@ pub(crate) fn linear<T: Element, W: Element>(
         }
         return [0.0; 3];
     }
-    let most = chunk_rows(labels.len(), vocab);
+    let most = chunk_rows(labels.len(), vocab, dim);
     let mut totals = [0.0f64; 3];
     for first in (0..labels.len()).step_by(most) {
         let rows = most.min(labels.len() - first);
@@ -111,7 +113,7 @@ pub(crate) fn linear_scratch(
     if rows == 0 {
         return Vec::new();
     }
-    let most = chunk_rows(rows, vocab);
+    let most = chunk_rows(rows, vocab, dim);
     let last = (rows - 1) % most + 1;
     let moments = [most.min(rows), last].map(|rows| {
         let padded = rows.next_multiple_of(LANES);
