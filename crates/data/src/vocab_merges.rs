@@ -35,7 +35,7 @@ pub(crate) fn is_in(folder: &Path) -> bool {
 }
 
 /// A `tokenizer.json` and a `tokenizer_config.json`, as bytes.
-type Made = (Vec<u8>, Vec<u8>);
+pub(crate) type Made = (Vec<u8>, Vec<u8>);
 
 /// The `tokenizer.json` of the files in `folder`, and a `tokenizer_config.json` that names the special tokens; `None` if there
 /// are none.

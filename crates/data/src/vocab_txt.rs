@@ -12,6 +12,7 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use crate::error::DataError;
+use crate::vocab_merges::Made;
 
 const VOCAB: &str = "vocab.txt";
 /// Those that share BERT's WordPiece, with `Fast` after them or without.
@@ -35,7 +36,7 @@ pub(crate) fn is_in(folder: &Path) -> bool {
 /// if there is no `vocab.txt`.
 ///
 /// Errors: a class that is not known; a vocabulary without what begins and ends a text.
-pub(crate) fn read(folder: &Path) -> Result<Option<(Vec<u8>, Vec<u8>)>, DataError> {
+pub(crate) fn read(folder: &Path) -> Result<Option<Made>, DataError> {
     if !is_in(folder) {
         return Ok(None);
     }
