@@ -241,6 +241,28 @@ fn queries_whose_segment_has_no_key_give_zeros() -> Result<()> {
     )
 }
 
+/// As BERT has it: both ways, rows of several lengths, padding a segment of its own, which may be a whole row.
+#[test]
+fn both_ways_padding_is_left_to_itself() -> Result<()> {
+    for keys in [65, 140, 400] {
+        let lengths = [keys, keys - 11, 3, 0];
+        let ids: Vec<u32> = lengths
+            .iter()
+            .flat_map(|n| (0..keys).map(move |i| u32::from(i < *n)))
+            .collect();
+        let p = AttentionParams {
+            causal: false,
+            ..attention_params((4, keys, keys), (2, 2, 16))
+        };
+        check(p, Some((ids.clone(), ids.clone())))?;
+        // Queries whose segment has no key.
+        let unseen = ids.iter().enumerate();
+        let unseen = unseen.map(|(i, id)| if i % 7 == 5 { 9 } else { *id });
+        check(p, Some((unseen.collect(), ids)))?;
+    }
+    Ok(())
+}
+
 #[test]
 fn attention_over_nothing_is_empty_or_zero() -> Result<()> {
     check(attention_params((0, 3, 3), (2, 1, 16)), None)?;

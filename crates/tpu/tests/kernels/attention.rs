@@ -301,6 +301,31 @@ fn a_window_hides_what_is_far_back() -> Result<()> {
     Ok(())
 }
 
+/// As BERT has it: both ways, rows of several lengths, padding a segment of its own.
+#[test]
+fn both_ways_padding_is_left_to_itself() -> Result<()> {
+    let Some(device) = device() else {
+        return Ok(());
+    };
+    let ids: Vec<u32> = [140, 129, 3]
+        .iter()
+        .flat_map(|n| (0..140).map(move |i| u32::from(i < *n)))
+        .collect();
+    let p = AttentionParams {
+        causal: false,
+        ..attention_params((3, 140, 140), (2, 2, 16))
+    };
+    for dtype in FLOATS {
+        check(device, p, Some((ids.clone(), ids.clone())), dtype)?;
+    }
+    // Queries whose segment has no key.
+    let queries = ids
+        .iter()
+        .enumerate()
+        .map(|(i, id)| if i % 7 == 5 { 9 } else { *id });
+    check(device, p, Some((queries.collect(), ids)), DType::F32)
+}
+
 #[test]
 #[ignore = "for cargo xtask check --full"]
 fn segments_do_not_see_each_other() -> Result<()> {
