@@ -1,14 +1,15 @@
 //! Each family of kernels, next to candle's operation where it has one: `cargo bench -p tt-cpu`.
 //!
 //! Shapes are those of a research-size model at 1,024 tokens a step; matrix products report floating-point operations
-//! per second, the others elements per second.
+//! per second, the others elements per second, and those of GPT-2's layers the bytes of operands and results.
 
 use std::hint::black_box;
 
-use candle_core::{CpuStorage, Device, Layout, Tensor};
+use candle_core::{CpuStorage, DType, Device, Layout, Tensor};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use tt_cpu::{
-    AdamParams, AttentionParams, CrossEntropyParams, FusedOps, RngKey, UpdateRule, View, Write,
+    AdamParams, AttentionParams, CrossEntropyParams, FusedOps, Gelu, RngKey, UpdateRule, View,
+    Write, pool,
 };
 
 const TOKENS: usize = 1024;
@@ -268,5 +269,64 @@ fn rowwise(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(kernels, matmul, attention, cross_entropy, rowwise);
+/// LayerNorm and GELU of GPT-2 small (BERT base) on 8 x 512 tokens: bound by memory.
+fn gpt2(c: &mut Criterion) {
+    const ROWS: usize = 8 * 512;
+    const WIDTH: usize = 768;
+    for dtype in [DType::F32, DType::BF16] {
+        let of = |dims: &[usize]| {
+            let Operand(storage, layout) = Operand::new(dims);
+            let mut typed = pool::take(dtype, layout.shape().elem_count());
+            CpuStorage::cast_into((&storage, &layout), &mut typed).expect("float types");
+            Operand(typed, layout)
+        };
+        let bytes = dtype.size_in_bytes();
+        let x = Operand::new(&[ROWS, WIDTH]); // the residual stream is f32
+        let (dy, mut y) = (of(&[ROWS, WIDTH]), of(&[ROWS, WIDTH]));
+        let [weight, bias] = [(); 2].map(|()| Operand::new(&[WIDTH]));
+        let [mut mean, mut inv] = [(); 2].map(|()| Operand::new(&[ROWS]));
+        let (mut dx, mut dw, mut db) = (random(ROWS * WIDTH), random(WIDTH), random(WIDTH));
+        let mut group = c.benchmark_group(format!("{ROWS}x{WIDTH}, {dtype:?}"));
+        group.throughput(Throughput::Bytes((ROWS * WIDTH * (4 + bytes)) as u64));
+        group.bench_function("layer_norm", |b| {
+            b.iter(|| {
+                let (w, bias) = (weight.view(), bias.view());
+                CpuStorage::layer_norm(x.view(), w, bias, 1e-5, &mut y.0, &mut mean.0, &mut inv.0)
+            })
+        });
+        group.throughput(Throughput::Bytes((ROWS * WIDTH * (8 + bytes)) as u64));
+        group.bench_function("layer_norm backward", |b| {
+            b.iter(|| {
+                CpuStorage::layer_norm_backward(
+                    x.view(),
+                    weight.view(),
+                    mean.view(),
+                    inv.view(),
+                    dy.view(),
+                    Some(&mut dx),
+                    Some((&mut dw, Write::Assign)),
+                    Some((&mut db, Write::Assign)),
+                )
+            })
+        });
+        group.finish();
+
+        let [x, dy, mut y] = [(); 3].map(|()| of(&[ROWS, 4 * WIDTH]));
+        let mut group = c.benchmark_group(format!("{ROWS}x{}, {dtype:?}", 4 * WIDTH));
+        for form in [Gelu::Erf, Gelu::Tanh] {
+            let tensor = (ROWS * 4 * WIDTH * bytes) as u64;
+            group.throughput(Throughput::Bytes(2 * tensor));
+            group.bench_function(format!("gelu {form:?}"), |b| {
+                b.iter(|| CpuStorage::gelu(form, x.view(), &mut y.0))
+            });
+            group.throughput(Throughput::Bytes(3 * tensor));
+            group.bench_function(format!("gelu {form:?} backward"), |b| {
+                b.iter(|| CpuStorage::gelu_backward(form, x.view(), dy.view(), &mut y.0))
+            });
+        }
+        group.finish();
+    }
+}
+
+criterion_group!(kernels, matmul, attention, cross_entropy, rowwise, gpt2);
 criterion_main!(kernels);

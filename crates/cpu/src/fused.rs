@@ -60,6 +60,15 @@ pub struct CrossEntropyParams {
     pub z_loss: f32,
 }
 
+/// A form of GELU, `x P(N < x)` with a normal `N`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gelu {
+    /// By the error function: `x / 2 (1 + erf(x / sqrt 2))`.
+    Erf,
+    /// By the hyperbolic tangent in its place: `x / 2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`.
+    Tanh,
+}
+
 /// Names one stream of the counter-based generator (Philox 4x32-10); element `i` of a stream is a pure
 /// function of (`key`, `stream`, `i`), the same bits on every device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,6 +119,31 @@ pub trait FusedOps: BackendStorage {
         dweight: Option<(&mut Self, Write)>,
     ) -> Result<()>;
 
+    /// `y = (x - mean) * inv_std * weight + bias` over rows of `x` `[rows, D]`, with `inv_std = 1 / sqrt(var + eps)` of the mean
+    /// of squares, not corrected; `mean` and `inv_std` `[rows]` are kept for the backward pass.
+    /// `y`'s type may be another than `x`'s; `weight` and `bias` are f32.
+    fn layer_norm(
+        x: View<Self>,
+        weight: View<Self>,
+        bias: View<Self>,
+        eps: f32,
+        y: &mut Self,
+        mean: &mut Self,
+        inv_std: &mut Self,
+    ) -> Result<()>;
+    /// Gradients of [`FusedOps::layer_norm`]; `dx`, of `x`'s type, is assigned, `dweight` and `dbias` `[D]` written as asked.
+    #[allow(clippy::too_many_arguments)]
+    fn layer_norm_backward(
+        x: View<Self>,
+        weight: View<Self>,
+        mean: View<Self>,
+        inv_std: View<Self>,
+        dy: View<Self>,
+        dx: Option<&mut Self>,
+        dweight: Option<(&mut Self, Write)>,
+        dbias: Option<(&mut Self, Write)>,
+    ) -> Result<()>;
+
     /// Rotates pairs (i, i + D/2) of `x` `[B, T, H, D]` by the angle of row `positions[b, t]` of the tables
     /// `cos`, `sin` `[P, D/2]`; `positions` is `[B, T]`. `inverse` rotates back, which is the gradient.
     /// `x` may be a view whose last dim is contiguous (a slice of a fused projection).
@@ -132,6 +166,11 @@ pub trait FusedOps: BackendStorage {
         dgate: &mut Self,
         dup: &mut Self,
     ) -> Result<()>;
+
+    /// `y = gelu(x)`, element by element, in the given form.
+    fn gelu(form: Gelu, x: View<Self>, y: &mut Self) -> Result<()>;
+    /// Gradient of [`FusedOps::gelu`].
+    fn gelu_backward(form: Gelu, x: View<Self>, dy: View<Self>, dx: &mut Self) -> Result<()>;
 
     /// Attention of `q` `[B, Tq, H, D]` over `k`, `v` `[B, Tk, Hkv, D]` into `out` `[B, Tq, H, D]`; `lse` `[B, H, Tq]` is
     /// kept for the backward pass. `segments` are the ids of queries `[B, Tq]` and keys `[B, Tk]`.

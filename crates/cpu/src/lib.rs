@@ -43,6 +43,6 @@ mod storage;
 mod update;
 
 pub use coefficients::{Coefficients, Formula};
-pub use fused::{AttentionParams, CrossEntropyParams, FusedOps, RngKey, View, Write};
+pub use fused::{AttentionParams, CrossEntropyParams, FusedOps, Gelu, RngKey, View, Write};
 pub use isa::{Isa, IsaError, isa};
 pub use update::{AdamParams, UpdateRule};

@@ -3,7 +3,9 @@
 //! These are the definitions that the fast kernels (here and on other devices) are tested against. Shapes
 //! and meanings are those of [`crate::FusedOps`], with all operands dense; ids and labels are assumed valid.
 
-use crate::{AdamParams, AttentionParams, CrossEntropyParams, UpdateRule};
+use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
+
+use crate::{AdamParams, AttentionParams, CrossEntropyParams, Gelu, UpdateRule};
 
 /// `a` `[m, k]` times `b` `[k, n]`.
 pub fn matmul(a: &[f64], b: &[f64], m: usize, k: usize, n: usize) -> Vec<f64> {
@@ -49,6 +51,53 @@ pub fn rms_norm_backward(
         }
     }
     (dx, dweight)
+}
+
+/// Returns `y`, `mean` and `inv_std`.
+pub fn layer_norm(
+    x: &[f64],
+    weight: &[f64],
+    bias: &[f64],
+    eps: f64,
+) -> (Vec<f64>, Vec<f64>, Vec<f64>) {
+    let dim = weight.len();
+    let mut y = Vec::with_capacity(x.len());
+    let (mut means, mut inv_std) = (Vec::new(), Vec::new());
+    for row in x.chunks_exact(dim) {
+        let mean = row.iter().sum::<f64>() / dim as f64;
+        let variance = row.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / dim as f64;
+        let inv = 1.0 / (variance + eps).sqrt();
+        y.extend((0..dim).map(|i| (row[i] - mean) * inv * weight[i] + bias[i]));
+        means.push(mean);
+        inv_std.push(inv);
+    }
+    (y, means, inv_std)
+}
+
+/// Returns `dx`, `dweight` and `dbias`.
+pub fn layer_norm_backward(
+    x: &[f64],
+    weight: &[f64],
+    mean: &[f64],
+    inv_std: &[f64],
+    dy: &[f64],
+) -> (Vec<f64>, Vec<f64>, Vec<f64>) {
+    let dim = weight.len();
+    let mut dx = Vec::with_capacity(x.len());
+    let (mut dweight, mut dbias) = (vec![0.0; dim], vec![0.0; dim]);
+    for (r, (&mean, &inv)) in mean.iter().zip(inv_std).enumerate() {
+        let (x, dy) = (&x[r * dim..][..dim], &dy[r * dim..][..dim]);
+        let h: Vec<f64> = x.iter().map(|x| (x - mean) * inv).collect();
+        let e: Vec<f64> = dy.iter().zip(weight).map(|(dy, w)| dy * w).collect();
+        let mean_e = e.iter().sum::<f64>() / dim as f64;
+        let mean_eh = e.iter().zip(&h).map(|(e, h)| e * h).sum::<f64>() / dim as f64;
+        for i in 0..dim {
+            dx.push(inv * (e[i] - mean_e - h[i] * mean_eh));
+            dweight[i] += dy[i] * h[i];
+            dbias[i] += dy[i];
+        }
+    }
+    (dx, dweight, dbias)
 }
 
 /// `x` is `[B, T, H, D]`, `positions` `[B, T]`, the tables `[P, D/2]`.
@@ -97,6 +146,38 @@ pub fn swiglu_backward(gate: &[f64], up: &[f64], dy: &[f64]) -> (Vec<f64>, Vec<f
             (dy[i] * up[i] * (s + g * s * (1.0 - s)), dy[i] * g * s)
         })
         .unzip()
+}
+
+/// `P(N < x)` or what stands in its place, and its derivative.
+fn below(form: Gelu, x: f64) -> (f64, f64) {
+    let scale = FRAC_2_SQRT_PI * FRAC_1_SQRT_2; // sqrt(2 / pi)
+    match form {
+        Gelu::Erf => {
+            let density = 0.5 * scale * (-0.5 * x * x).exp();
+            (0.5 * libm::erfc(-x * FRAC_1_SQRT_2), density)
+        }
+        Gelu::Tanh => {
+            let twice = 2.0 * scale * (x + 0.044715 * x.powi(3));
+            let slope = 2.0 * scale * (1.0 + 3.0 * 0.044715 * x * x);
+            let (s, rest) = (sigmoid(twice), sigmoid(-twice));
+            // Where nothing is left of it, however steep.
+            let is_flat = s == 0.0 || rest == 0.0;
+            (s, if is_flat { 0.0 } else { s * rest * slope })
+        }
+    }
+}
+
+pub fn gelu(form: Gelu, x: &[f64]) -> Vec<f64> {
+    x.iter().map(|x| x * below(form, *x).0).collect()
+}
+
+/// Returns `dx`.
+pub fn gelu_backward(form: Gelu, x: &[f64], dy: &[f64]) -> Vec<f64> {
+    let slope = |x: f64| {
+        let (below, density) = below(form, x);
+        below + x * density
+    };
+    x.iter().zip(dy).map(|(x, dy)| dy * slope(*x)).collect()
 }
 
 /// Segment ids of queries `[B, Tq]` and keys `[B, Tk]`.

@@ -34,6 +34,12 @@ pub fn rms_norm_backward(rows: usize, dim: usize, dweight: bool) -> usize {
     kernels::rms_norm::backward_scratch(rows, dim, dweight)
 }
 
+/// [`FusedOps::layer_norm_backward`](crate::FusedOps::layer_norm_backward) of `[rows, dim]`, with as many of the gradients of
+/// weight and bias as are asked for.
+pub fn layer_norm_backward(rows: usize, dim: usize, weights: usize) -> usize {
+    kernels::layer_norm::backward_scratch(rows, dim, weights)
+}
+
 /// [`FusedOps::attention`](crate::FusedOps::attention) of `dtype`.
 pub fn attention(dtype: DType, params: &AttentionParams) -> usize {
     kernels::attention::forward_scratch(dtype, params)

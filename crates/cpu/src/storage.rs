@@ -6,7 +6,7 @@ use crate::check::{Heads, dense, dense_of, ensure, output, rows_and_cols, stride
 use crate::element::{with_element, with_elements};
 use crate::kernels;
 use crate::kernels::optimizer::State;
-use crate::{AttentionParams, CrossEntropyParams, FusedOps, RngKey, UpdateRule, View, Write};
+use crate::{AttentionParams, CrossEntropyParams, FusedOps, Gelu, RngKey, UpdateRule, View, Write};
 
 use kernels::matmul::Operand;
 
@@ -155,6 +155,63 @@ impl FusedOps for CpuStorage {
         Ok(())
     }
 
+    fn layer_norm(
+        x: Cpu,
+        weight: Cpu,
+        bias: Cpu,
+        eps: f32,
+        y: &mut Self,
+        mean: &mut Self,
+        inv_std: &mut Self,
+    ) -> Result<()> {
+        let (rows, dim) = rows_and_cols("layer_norm: x", x)?;
+        let weight = dense_of("layer_norm: weight", weight, dim)?;
+        let bias = dense_of("layer_norm: bias", bias, dim)?;
+        let mean = output("layer_norm: mean", mean, rows)?;
+        let inv_std = output("layer_norm: inv_std", inv_std, rows)?;
+        with_elements!("layer_norm: x and y", x.0, X; y, Y => {
+            let x = dense::<X>("layer_norm: x", x)?;
+            let y = output::<Y>("layer_norm: y", y, rows * dim)?;
+            kernels::layer_norm::forward(x, weight, bias, eps, y, mean, inv_std);
+        });
+        Ok(())
+    }
+
+    fn layer_norm_backward(
+        x: Cpu,
+        weight: Cpu,
+        mean: Cpu,
+        inv_std: Cpu,
+        dy: Cpu,
+        dx: Option<&mut Self>,
+        dweight: Option<(&mut Self, Write)>,
+        dbias: Option<(&mut Self, Write)>,
+    ) -> Result<()> {
+        let (rows, dim) = rows_and_cols("layer_norm_backward: x", x)?;
+        let weight = dense_of("layer_norm_backward: weight", weight, dim)?;
+        let mean = dense_of("layer_norm_backward: mean", mean, rows)?;
+        let inv_std = dense_of("layer_norm_backward: inv_std", inv_std, rows)?;
+        let dweight = match dweight {
+            Some((dw, write)) => Some((output("layer_norm_backward: dweight", dw, dim)?, write)),
+            None => None,
+        };
+        let dbias = match dbias {
+            Some((db, write)) => Some((output("layer_norm_backward: dbias", db, dim)?, write)),
+            None => None,
+        };
+        with_elements!("layer_norm_backward: x and dy", x.0, X; dy.0, Y => {
+            let x = dense::<X>("layer_norm_backward: x", x)?;
+            let dy = dense_of::<Y>("layer_norm_backward: dy", dy, x.len())?;
+            let dx = match dx {
+                Some(dx) => Some(output("layer_norm_backward: dx", dx, x.len())?),
+                None => None,
+            };
+            let saved = kernels::layer_norm::Saved { x, weight, mean, inv_std };
+            kernels::layer_norm::backward(saved, dy, dx, dweight, dbias);
+        });
+        Ok(())
+    }
+
     fn rope(x: Cpu, cos: Cpu, sin: Cpu, positions: Cpu, inverse: bool, y: &mut Self) -> Result<()> {
         let &[batch, rows, heads, dim] = x.1.dims() else {
             bail!("rope: x must be [B, T, H, D], not {:?}", x.1.dims());
@@ -207,6 +264,23 @@ impl FusedOps for CpuStorage {
                 output("swiglu_backward: dgate", dgate, len)?,
                 output("swiglu_backward: dup", dup, len)?,
             );
+        });
+        Ok(())
+    }
+
+    fn gelu(form: Gelu, x: Cpu, y: &mut Self) -> Result<()> {
+        with_element!("gelu: x", x.0, T => {
+            let x = dense::<T>("gelu: x", x)?;
+            kernels::gelu::forward(form, x, output("gelu: y", y, x.len())?);
+        });
+        Ok(())
+    }
+
+    fn gelu_backward(form: Gelu, x: Cpu, dy: Cpu, dx: &mut Self) -> Result<()> {
+        with_element!("gelu_backward: x", x.0, T => {
+            let x = dense::<T>("gelu_backward: x", x)?;
+            let dy = dense_of("gelu_backward: dy", dy, x.len())?;
+            kernels::gelu::backward(form, x, dy, output("gelu_backward: dx", dx, x.len())?);
         });
         Ok(())
     }

@@ -11,7 +11,8 @@ use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, DType, Layout, Result};
 use common::*;
 use tt_cpu::{
-    AdamParams, AttentionParams, CrossEntropyParams, FusedOps, RngKey, UpdateRule, Write, pool,
+    AdamParams, AttentionParams, CrossEntropyParams, FusedOps, Gelu, RngKey, UpdateRule, Write,
+    pool,
 };
 
 const LARGE: usize = 4096;
@@ -138,7 +139,8 @@ fn check(dtype: DType, head_dim: usize) -> Result<()> {
     let mut dh = zeros_of(dtype, rows * dim);
 
     let norm = Operand::f32(random(dim, 9), dim);
-    let [mut inv, mut dx, mut dnorm] = [rows, rows * dim, dim].map(zeros);
+    let [mut mean, mut inv, mut dx] = [rows, rows, rows * dim].map(zeros);
+    let [mut dnorm, mut dbias] = [dim; 2].map(zeros);
     let mut y = zeros_of(dtype, rows * dim);
     let inv_layout = Layout::contiguous(rows);
     let scale = Operand::f32(vec![1.0], 1);
@@ -190,7 +192,29 @@ fn check(dtype: DType, head_dim: usize) -> Result<()> {
             Some(&mut dx),
             Some((&mut dnorm, Write::Assign)),
         )?;
+        let (weight, bias) = (norm.view(), norm.view());
+        CpuStorage::layer_norm(
+            stream.view(),
+            weight,
+            bias,
+            1e-5,
+            &mut y,
+            &mut mean,
+            &mut inv,
+        )?;
+        CpuStorage::layer_norm_backward(
+            stream.view(),
+            weight,
+            (&mean, &inv_layout),
+            (&inv, &inv_layout),
+            hidden.view(),
+            Some(&mut dx),
+            Some((&mut dnorm, Write::Assign)),
+            Some((&mut dbias, Write::Assign)),
+        )?;
         CpuStorage::swiglu(hidden.view(), hidden.view(), &mut y)?;
+        CpuStorage::gelu(Gelu::Erf, hidden.view(), &mut y)?;
+        CpuStorage::gelu_backward(Gelu::Erf, hidden.view(), hidden.view(), &mut y)?;
         CpuStorage::dropout(hidden.view(), 0.1, rng, &mut y)?;
         CpuStorage::sum_rows_into(hidden.view(), rows, &mut dnorm, Write::Assign)?;
         CpuStorage::sum_squares_into(stream.view(), &mut totals, 0)?;

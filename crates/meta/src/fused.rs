@@ -4,7 +4,7 @@
 use candle_core::backend::BackendStorage;
 use candle_core::{Layout, Result};
 use tt_cpu::{
-    AttentionParams, CrossEntropyParams, FusedOps, RngKey, UpdateRule, View, Write, scratch,
+    AttentionParams, CrossEntropyParams, FusedOps, Gelu, RngKey, UpdateRule, View, Write, scratch,
 };
 
 use crate::MetaStorage;
@@ -80,6 +80,37 @@ impl FusedOps for MetaStorage {
         Ok(())
     }
 
+    fn layer_norm(
+        _: Meta,
+        _: Meta,
+        _: Meta,
+        _: f32,
+        _: &mut Self,
+        _: &mut Self,
+        _: &mut Self,
+    ) -> Result<()> {
+        Ok(())
+    }
+
+    fn layer_norm_backward(
+        (x, layout): Meta,
+        _: Meta,
+        _: Meta,
+        _: Meta,
+        _: Meta,
+        _: Option<&mut Self>,
+        dweight: Option<(&mut Self, Write)>,
+        dbias: Option<(&mut Self, Write)>,
+    ) -> Result<()> {
+        let (rows, dim) = rows_and_cols(layout);
+        let weights = [dweight.is_some(), dbias.is_some()].map(usize::from);
+        x.on().scratch(|| {
+            let weights = weights.iter().sum();
+            vec![scratch::layer_norm_backward(rows, dim, weights)]
+        });
+        Ok(())
+    }
+
     fn rope(_: Meta, _: Meta, _: Meta, _: Meta, _: bool, _: &mut Self) -> Result<()> {
         Ok(())
     }
@@ -89,6 +120,14 @@ impl FusedOps for MetaStorage {
     }
 
     fn swiglu_backward(_: Meta, _: Meta, _: Meta, _: &mut Self, _: &mut Self) -> Result<()> {
+        Ok(())
+    }
+
+    fn gelu(_: Gelu, _: Meta, _: &mut Self) -> Result<()> {
+        Ok(())
+    }
+
+    fn gelu_backward(_: Gelu, _: Meta, _: Meta, _: &mut Self) -> Result<()> {
         Ok(())
     }
 

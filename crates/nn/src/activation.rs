@@ -31,14 +31,14 @@ impl Activation {
 
     /// `x` of any shape to the same, computed in f32 and of `x`'s type.
     pub fn apply(self, x: &Tensor) -> Result<Tensor> {
-        let dtype = x.dtype();
-        let x = x.to_dtype(DType::F32)?;
-        let y = match self {
+        let composed = |f: fn(&Tensor) -> tt_tensor::Result<Tensor>| {
+            f(&x.to_dtype(DType::F32)?)?.to_dtype(x.dtype())
+        };
+        Ok(match self {
             Self::Gelu => x.gelu()?,
             Self::GeluTanh => x.gelu_tanh()?,
-            Self::Relu => x.relu()?,
-            Self::Silu => x.silu()?,
-        };
-        Ok(y.to_dtype(dtype)?)
+            Self::Relu => composed(Tensor::relu)?,
+            Self::Silu => composed(Tensor::silu)?,
+        })
     }
 }

@@ -25,7 +25,8 @@ typedef struct {
 
 #define KERNELS(X) \
   X(attention) X(attention_dq) X(attention_dkv) X(binary) X(strided_copy) X(cross_entropy) \
-  X(injected_assert) X(injected_hang) X(fill) X(select_rows) X(add_rows) X(by_element) X(matmul) \
+  X(injected_assert) X(injected_hang) X(fill) X(gelu) X(gelu_backward) X(select_rows) X(add_rows) X(by_element) \
+  X(layer_norm) X(layer_norm_backward) X(matmul) \
   X(rms_norm) X(rms_norm_backward) X(optimizer_step) X(dropout) X(reduce_rows) X(sum_columns) X(rope) \
   X(swiglu) X(swiglu_backward) X(unary) X(where_select)
 

@@ -37,23 +37,6 @@ typedef struct {
 enum { X = 0, RAW = PIECE_BYTES, WEIGHT = 2 * PIECE_BYTES, DY = 3 * PIECE_BYTES, WORK = 4 * PIECE_BYTES,
        SUM = 5 * PIECE_BYTES, PART = SUM + NUMBERS_BYTES, INV = PART + NUMBERS_BYTES };
 
-static void load_rows(local_addr_t to, uint64_t from, data_type_t dtype, long long dim, long long row, long long at, const dim4 *shape) {
-  const dim4 stride = {0, (int)dim, 0, 1};
-  load_f32(to, RAW, from + (row * dim + at) * dtype_bytes(dtype), shape, &stride, dtype);
-}
-
-static void store_rows(uint64_t to, local_addr_t from, data_type_t dtype, long long dim, long long row, long long at, const dim4 *shape) {
-  const dim4 stride = {0, (int)dim, 0, 1};
-  store_f32(to + (row * dim + at) * dtype_bytes(dtype), from, RAW, shape, &stride, dtype);
-}
-
-// The same piece of the weight in every lane; the stride repeats it for all rows of a lane.
-static dim4 load_weight(uint64_t weight, long long at, int w) {
-  const dim4 shape = {1, LANES, 1, w};
-  tpu_gdma_channel_bcast_S2L(WEIGHT, weight + at * 4, &shape, NULL, NULL, DT_FP32);
-  return lane_stride(w);
-}
-
 KERNEL(rms_norm, rms_norm_t) {
   const span_t span = core_span(a->rows, 1);
   const int at_once = rows_at_once(a->dim);
@@ -62,7 +45,7 @@ KERNEL(rms_norm, rms_norm_t) {
     const dim4 one = {1, c, 1, 1}, scalar = row_stride(c);
     for (long long at = 0; at < a->dim; at += PIECE) {
       const dim4 shape = {1, c, 1, (int)MIN(PIECE, a->dim - at)};
-      load_rows(X, a->x, a->x_dtype, a->dim, row, at, &shape);
+      load_rows(X, RAW, a->x, a->x_dtype, a->dim, row, at, &shape);
       tpu_bdc_fp_mul(WORK, X, X, &shape, NULL, NULL, NULL, DT_FP32);
       reduce_piece(ROW_SUM, SUM, PART, WORK, at == 0, c, shape.w);
     }
@@ -73,11 +56,11 @@ KERNEL(rms_norm, rms_norm_t) {
     tpu_gdma_cpy_L2S(a->inv_rms + row * 4, INV, &one, NULL, NULL, DT_FP32);
     for (long long at = 0; at < a->dim; at += PIECE) {
       const dim4 shape = {1, c, 1, (int)MIN(PIECE, a->dim - at)};
-      const dim4 repeat = load_weight(a->weight, at, shape.w);
-      if (a->dim > PIECE) load_rows(X, a->x, a->x_dtype, a->dim, row, at, &shape);
+      const dim4 repeat = load_shared_row(WEIGHT, a->weight, at, shape.w);
+      if (a->dim > PIECE) load_rows(X, RAW, a->x, a->x_dtype, a->dim, row, at, &shape);
       tpu_bdc_fp_mul(X, X, INV, &shape, NULL, NULL, &scalar, DT_FP32);
       tpu_bdc_fp_mul(X, X, WEIGHT, &shape, NULL, NULL, &repeat, DT_FP32);
-      store_rows(a->y, X, a->y_dtype, a->dim, row, at, &shape);
+      store_rows(a->y, X, RAW, a->y_dtype, a->dim, row, at, &shape);
     }
   }
 }
@@ -91,9 +74,9 @@ KERNEL(rms_norm_backward, rms_norm_backward_t) {
     tpu_gdma_cpy_S2L(INV, a->inv_rms + row * 4, &one, NULL, NULL, DT_FP32);
     for (long long at = 0; at < a->dim; at += PIECE) {
       const dim4 shape = {1, c, 1, (int)MIN(PIECE, a->dim - at)};
-      const dim4 repeat = load_weight(a->weight, at, shape.w);
-      load_rows(X, a->x, a->x_dtype, a->dim, row, at, &shape);
-      load_rows(DY, a->dy, a->dy_dtype, a->dim, row, at, &shape);
+      const dim4 repeat = load_shared_row(WEIGHT, a->weight, at, shape.w);
+      load_rows(X, RAW, a->x, a->x_dtype, a->dim, row, at, &shape);
+      load_rows(DY, RAW, a->dy, a->dy_dtype, a->dim, row, at, &shape);
       tpu_bdc_fp_mul(WORK, DY, X, &shape, NULL, NULL, NULL, DT_FP32);
       if (a->products) {
         tpu_bdc_fp_mul(RAW, WORK, INV, &shape, NULL, NULL, &scalar, DT_FP32);
@@ -110,16 +93,16 @@ KERNEL(rms_norm_backward, rms_norm_backward_t) {
     tpu_bdc_fp_mul_C(SUM, SUM, f32_scalar(1.f / a->dim), &one, NULL, NULL, DT_FP32);
     for (long long at = 0; at < a->dim; at += PIECE) {
       const dim4 shape = {1, c, 1, (int)MIN(PIECE, a->dim - at)};
-      const dim4 repeat = load_weight(a->weight, at, shape.w);
+      const dim4 repeat = load_shared_row(WEIGHT, a->weight, at, shape.w);
       if (a->dim > PIECE) {
-        load_rows(X, a->x, a->x_dtype, a->dim, row, at, &shape);
-        load_rows(DY, a->dy, a->dy_dtype, a->dim, row, at, &shape);
+        load_rows(X, RAW, a->x, a->x_dtype, a->dim, row, at, &shape);
+        load_rows(DY, RAW, a->dy, a->dy_dtype, a->dim, row, at, &shape);
       }
       tpu_bdc_fp_mul(DY, DY, WEIGHT, &shape, NULL, NULL, &repeat, DT_FP32);
       tpu_bdc_fp_mul(X, X, SUM, &shape, NULL, NULL, &scalar, DT_FP32);
       tpu_bdc_fp_sub(DY, DY, X, &shape, NULL, NULL, NULL, DT_FP32);
       tpu_bdc_fp_mul(DY, DY, INV, &shape, NULL, NULL, &scalar, DT_FP32);
-      store_rows(a->dx, DY, a->x_dtype, a->dim, row, at, &shape);
+      store_rows(a->dx, DY, RAW, a->x_dtype, a->dim, row, at, &shape);
     }
   }
 }

@@ -108,3 +108,26 @@ static inline void reduce_piece(row_op_t op, local_addr_t y, local_addr_t part, 
   reduce_row(op, is_first ? y : part, x, c, w);
   if (!is_first) combine_rows(op, y, part, c);
 }
+
+// ---- pieces of rows [rows, dim] from DRAM and back ----
+
+// Elements `at ..` of the rows from `row` on, as f32; `raw` has the size of what is loaded.
+static inline void load_rows(local_addr_t to, local_addr_t raw, uint64_t from, data_type_t dtype, long long dim, long long row, long long at,
+                             const dim4 *shape) {
+  const dim4 stride = {0, (int)dim, 0, 1};
+  load_f32(to, raw, from + (row * dim + at) * dtype_bytes(dtype), shape, &stride, dtype);
+}
+
+// The same way back, rounded; 16-bit stores use what is stored up.
+static inline void store_rows(uint64_t to, local_addr_t from, local_addr_t raw, data_type_t dtype, long long dim, long long row, long long at,
+                              const dim4 *shape) {
+  const dim4 stride = {0, (int)dim, 0, 1};
+  store_f32(to + (row * dim + at) * dtype_bytes(dtype), from, raw, shape, &stride, dtype);
+}
+
+// The same piece of one f32 row in every lane; the stride repeats it for all rows of a lane.
+static inline dim4 load_shared_row(local_addr_t to, uint64_t from, long long at, int w) {
+  const dim4 shape = {1, LANES, 1, w};
+  tpu_gdma_channel_bcast_S2L(to, from + at * 4, &shape, NULL, NULL, DT_FP32);
+  return lane_stride(w);
+}

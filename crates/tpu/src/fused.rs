@@ -1,7 +1,9 @@
 //! [`FusedOps`] on the device: each has its kernels.
 
 use candle_core::Result;
-use tt_cpu::{AttentionParams, CrossEntropyParams, FusedOps, RngKey, UpdateRule, View, Write};
+use tt_cpu::{
+    AttentionParams, CrossEntropyParams, FusedOps, Gelu, RngKey, UpdateRule, View, Write,
+};
 
 use crate::ops::attention::Operands;
 use crate::ops::binary::{self, Function as Binary};
@@ -79,6 +81,40 @@ impl FusedOps for TpuStorage {
         )?)
     }
 
+    fn layer_norm(
+        x: Tpu,
+        weight: Tpu,
+        bias: Tpu,
+        eps: f32,
+        y: &mut Self,
+        mean: &mut Self,
+        inv_std: &mut Self,
+    ) -> Result<()> {
+        let (weights, kept) = ([weight, bias], [mean, inv_std]);
+        Ok(ops::layer_norm::layer_norm(x, weights, eps, y, kept)?)
+    }
+
+    fn layer_norm_backward(
+        x: Tpu,
+        weight: Tpu,
+        mean: Tpu,
+        inv_std: Tpu,
+        dy: Tpu,
+        dx: Option<&mut Self>,
+        dweight: Option<(&mut Self, Write)>,
+        dbias: Option<(&mut Self, Write)>,
+    ) -> Result<()> {
+        let saved = ops::layer_norm::Saved {
+            x,
+            weight,
+            mean,
+            inv_std,
+        };
+        Ok(ops::layer_norm::layer_norm_backward(
+            saved, dy, dx, dweight, dbias,
+        )?)
+    }
+
     fn rope(x: Tpu, cos: Tpu, sin: Tpu, positions: Tpu, inverse: bool, y: &mut Self) -> Result<()> {
         Ok(ops::rope::rope(x, cos, sin, positions, inverse, y)?)
     }
@@ -95,6 +131,14 @@ impl FusedOps for TpuStorage {
         dup: &mut Self,
     ) -> Result<()> {
         Ok(ops::swiglu::backward(gate, up, dy, dgate, dup)?)
+    }
+
+    fn gelu(form: Gelu, x: Tpu, y: &mut Self) -> Result<()> {
+        Ok(ops::gelu::forward(form, x, y)?)
+    }
+
+    fn gelu_backward(form: Gelu, x: Tpu, dy: Tpu, dx: &mut Self) -> Result<()> {
+        Ok(ops::gelu::backward(form, x, dy, dx)?)
     }
 
     fn attention(

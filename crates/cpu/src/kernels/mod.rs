@@ -4,6 +4,8 @@ pub(crate) mod attention;
 pub(crate) mod cross_entropy;
 pub(crate) mod elementwise;
 pub(crate) mod embedding;
+pub(crate) mod gelu;
+pub(crate) mod layer_norm;
 pub(crate) mod matmul;
 pub(crate) mod optimizer;
 pub(crate) mod random;
@@ -18,7 +20,7 @@ mod task_counts;
 mod tests {
     use super::*;
     use crate::isa::tests::on_each_isa;
-    use crate::{RngKey, Write};
+    use crate::{Gelu, RngKey, Write};
 
     /// Everything but matrix products, small enough to stay on one thread.
     fn vector_code() -> Vec<u32> {
@@ -44,6 +46,30 @@ mod tests {
         results.push(y.clone());
         swiglu::backward(&x, &dy, &weight.repeat(rows), &mut y, &mut z);
         results.extend([&y, &z].map(|x| x.to_vec()));
+        let bias = dy[..dim].to_vec();
+        let mut mean = vec![0.0; rows];
+        layer_norm::forward(&x, &weight, &bias, 1e-5, &mut y, &mut mean, &mut inv);
+        results.extend([&y, &mean, &inv].map(|x| x.to_vec()));
+        let saved = layer_norm::Saved {
+            x: &x,
+            weight: &weight,
+            mean: &mean,
+            inv_std: &inv,
+        };
+        let (dw, db) = (&mut sums, &mut vec![0.0; dim]);
+        layer_norm::backward(
+            saved,
+            &dy,
+            Some(&mut z),
+            Some((dw, Write::Assign)),
+            Some((db, Write::Assign)),
+        );
+        results.extend([&z, &*dw, &*db].map(|x| x.to_vec()));
+        for form in [Gelu::Erf, Gelu::Tanh] {
+            gelu::forward(form, &x, &mut y);
+            gelu::backward(form, &x, &dy, &mut z);
+            results.extend([&y, &z].map(|x| x.to_vec()));
+        }
         random::dropout(&x, 0.3, rng, &mut y);
         reduce::sum_rows(&y, &mut sums, Write::Accumulate);
         results.extend([&y, &sums].map(|x| x.to_vec()));

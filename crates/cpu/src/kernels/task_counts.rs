@@ -12,7 +12,7 @@ use crate::check::Heads;
 use crate::element::Element;
 use crate::isa::tests::with_cuts_of_each_isa;
 use crate::par::{self, tests::calls_on};
-use crate::{AdamParams, AttentionParams, CrossEntropyParams, RngKey, UpdateRule, Write};
+use crate::{AdamParams, AttentionParams, CrossEntropyParams, Gelu, RngKey, UpdateRule, Write};
 
 const THREADS: usize = 16;
 const ENOUGH: usize = 4 * THREADS;
@@ -290,6 +290,20 @@ fn kernels_of_rows_and_elements_offer_four_tasks_to_each_of_16_threads() {
             let (dx, dw) = (Some(&mut y[..]), Some((&mut dweight[..], Write::Assign)));
             rms_norm::backward(&x, &weight, &inv, &dy, dx, dw);
         });
+        add("LayerNorm", &mut || {
+            layer_norm::forward(&x, &weight, &weight, 1e-5, &mut y, &mut inv, &mut z[..rows])
+        });
+        add("LayerNorm backward", &mut || {
+            let saved = layer_norm::Saved {
+                x: &x,
+                weight: &weight,
+                mean: &inv,
+                inv_std: &inv,
+            };
+            let (dw, db) = (&mut dweight[..], &mut z[..dim]);
+            let (dw, db) = (Some((dw, Write::Assign)), Some((db, Write::Assign)));
+            layer_norm::backward(saved, &dy, Some(&mut y), dw, db);
+        });
         add("gradient of a bias", &mut || {
             reduce::sum_rows(&x, &mut dweight, Write::Assign)
         });
@@ -314,6 +328,12 @@ fn kernels_of_rows_and_elements_offer_four_tasks_to_each_of_16_threads() {
         add("SwiGLU backward", &mut || {
             swiglu::backward(&x, &dy, &dy, &mut y, &mut z)
         });
+        for form in [Gelu::Erf, Gelu::Tanh] {
+            add("GELU", &mut || gelu::forward(form, &x, &mut y));
+            add("GELU backward", &mut || {
+                gelu::backward(form, &x, &dy, &mut y)
+            });
+        }
         // A weight of keys is the smallest that is not done by one thread.
         for len in [
             dim * kv,

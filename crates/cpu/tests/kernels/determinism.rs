@@ -1,7 +1,7 @@
 //! The bits of every result are the same for any number of threads.
 
 use candle_core::{CpuStorage, DType, Layout, Result};
-use tt_cpu::{AttentionParams, CrossEntropyParams, FusedOps, RngKey, Write};
+use tt_cpu::{AttentionParams, CrossEntropyParams, FusedOps, Gelu, RngKey, Write};
 
 use crate::common::*;
 
@@ -50,6 +50,29 @@ fn everything(dtype: DType) -> Result<Vec<Vec<u32>>> {
         Some((&mut dw, Write::Assign)),
     )?;
     let _ = [y.storage, dx, dw].map(&mut keep);
+
+    let (mut y, mut mean, mut inv) = (zeros_of(dtype, m * k), zeros(m), zeros(m));
+    let (w_view, b_view) = (weight.view(), weight.view());
+    CpuStorage::layer_norm(x.view(), w_view, b_view, 1e-5, &mut y, &mut mean, &mut inv)?;
+    let (mut dx, mut dw, mut db) = (zeros_of(dtype, m * k), zeros(k), zeros(k));
+    let (of_rows, all) = (Layout::contiguous(m), Layout::contiguous((m, k)));
+    CpuStorage::layer_norm_backward(
+        x.view(),
+        weight.view(),
+        (&mean, &of_rows),
+        (&inv, &of_rows),
+        (&y, &all),
+        Some(&mut dx),
+        Some((&mut dw, Write::Assign)),
+        Some((&mut db, Write::Assign)),
+    )?;
+    let _ = [y, mean, inv, dx, dw, db].map(&mut keep);
+    for form in [Gelu::Erf, Gelu::Tanh] {
+        let [mut y, mut dx] = [(); 2].map(|()| zeros_of(dtype, m * k));
+        CpuStorage::gelu(form, x.view(), &mut y)?;
+        CpuStorage::gelu_backward(form, x.view(), x.view(), &mut dx)?;
+        let _ = [y, dx].map(&mut keep);
+    }
 
     let mut sums = zeros(n);
     CpuStorage::sum_rows_into(dy.view(), m, &mut sums, Write::Assign)?;

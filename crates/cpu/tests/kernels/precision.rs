@@ -5,7 +5,7 @@
 //! to a relative distance of `u` a rounding over the whole, roundings being independent.
 
 use candle_core::{CpuStorage, DType, Layout, Result};
-use tt_cpu::{AttentionParams, CrossEntropyParams, FusedOps, RngKey, Write, reference};
+use tt_cpu::{AttentionParams, CrossEntropyParams, FusedOps, Gelu, RngKey, Write, reference};
 
 use crate::common::*;
 
@@ -40,6 +40,14 @@ fn element_wise_kernels_round_once() -> Result<()> {
         CpuStorage::swiglu_backward(a.view(), b.view(), dy.view(), &mut dgate, &mut dup)?;
         assert_rounded("dgate", &dgate, &want_dgate);
         assert_rounded("dup", &dup, &want_dup);
+
+        for form in [Gelu::Erf, Gelu::Tanh] {
+            CpuStorage::gelu(form, a.view(), &mut y)?;
+            assert_rounded("gelu", &y, &reference::gelu(form, &a64));
+            let want_dx = reference::gelu_backward(form, &a64, &dy.wide());
+            CpuStorage::gelu_backward(form, a.view(), dy.view(), &mut dup)?;
+            assert_rounded("gelu dx", &dup, &want_dx);
+        }
 
         let rng = RngKey { key: 3, stream: 4 };
         let ones = Operand::f32(vec![1.0; len], len);
@@ -81,6 +89,32 @@ fn a_norm_turns_the_f32_stream_into_16_bit_operands() -> Result<()> {
             )?;
             assert_rounded("dx", &dx, &want_dx);
             assert_rounded("dweight", &dw, &want_dw);
+
+            let bias = Operand::f32(random(dim, 4), dim);
+            let (x64, weight64) = (x.wide(), weight.wide());
+            let (want, want_mean, want_inv) =
+                reference::layer_norm(&x64, &weight64, &bias.wide(), 1e-5);
+            let mut mean = zeros(rows);
+            let (w, b) = (weight.view(), bias.view());
+            CpuStorage::layer_norm(x.view(), w, b, 1e-5, &mut y, &mut mean, &mut inv)?;
+            assert_rounded("layer_norm y", &y, &want);
+            let (want_dx, want_dw, want_db) =
+                reference::layer_norm_backward(&x64, &weight64, &want_mean, &want_inv, &dy.wide());
+            let mut db = zeros(dim);
+            let of_rows = Layout::contiguous(rows);
+            CpuStorage::layer_norm_backward(
+                x.view(),
+                weight.view(),
+                (&mean, &of_rows),
+                (&inv, &of_rows),
+                dy.view(),
+                Some(&mut dx),
+                Some((&mut dw, Write::Assign)),
+                Some((&mut db, Write::Assign)),
+            )?;
+            assert_rounded("layer_norm dx", &dx, &want_dx);
+            assert_rounded("layer_norm dweight", &dw, &want_dw);
+            assert_rounded("dbias", &db, &want_db);
         }
     }
     Ok(())

@@ -1,8 +1,8 @@
-//! RMSNorm, RoPE, SwiGLU, embedding, reductions and elementwise operations against their plain definitions,
+//! RMSNorm, LayerNorm, RoPE, SwiGLU, GELU, embedding, reductions and elementwise operations against their plain definitions,
 //! and gradients against finite differences of these.
 
 use candle_core::{CpuStorage, Layout, Result};
-use tt_cpu::{FusedOps, Write, reference};
+use tt_cpu::{FusedOps, Gelu, Write, reference};
 
 use crate::common::*;
 
@@ -74,6 +74,206 @@ fn rms_norm_backward_is_the_derivative() {
         &by_w,
         1e-6,
     );
+}
+
+/// `rows` of `dim` around 3: a mean that a kernel must take out.
+fn off_centre(rows: usize, dim: usize) -> Vec<f32> {
+    random(rows * dim, 1).iter().map(|x| x + 3.0).collect()
+}
+
+#[test]
+fn layer_norm_matches_the_reference() -> Result<()> {
+    for rows in [1, 3, 65, 700] {
+        for dim in ODD_SIZES {
+            let (x, w, b) = (off_centre(rows, dim), random(dim, 2), random(dim, 3));
+            let (want, want_mean, want_inv) =
+                reference::layer_norm(&wide(&x), &wide(&w), &wide(&b), 1e-5);
+            let x = Operand::f32(x, (rows, dim));
+            let (w, b) = (Operand::f32(w, dim), Operand::f32(b, dim));
+            let (mut y, mut mean, mut inv) = (garbage(rows * dim), garbage(rows), garbage(rows));
+            let (weights, eps) = ((w.view(), b.view()), 1e-5);
+            CpuStorage::layer_norm(
+                x.view(),
+                weights.0,
+                weights.1,
+                eps,
+                &mut y,
+                &mut mean,
+                &mut inv,
+            )?;
+            // The distance of an element from the mean is known to the rounding of the mean, 3 at most half a unit of which
+            // is 1.2e-7, times what makes the deviation 1.
+            let terms = want_inv.iter().fold(0.0f64, |m, x| m.max(*x));
+            assert_close_from("y", terms, f32s(&y), &want, 1e-6);
+            assert_close("mean", f32s(&mean), &want_mean, 1e-7);
+            assert_close("inv_std", f32s(&inv), &want_inv, 1e-6);
+        }
+    }
+    Ok(())
+}
+
+/// Ten thousand deviations from 0, elements keep the digits that f32 has left them.
+#[test]
+fn layer_norm_of_rows_far_from_0_is_that_of_their_distances() -> Result<()> {
+    let (rows, dim) = (3, 769);
+    let far = |x: &f32| x + 10_000.0;
+    let x: Vec<f32> = random(rows * dim, 1).iter().map(far).collect();
+    let [w, b] = [1.0, 0.0].map(|value| Operand::f32(vec![value; dim], dim));
+    let (want, want_mean, want_inv) = reference::layer_norm(&wide(&x), &w.wide(), &b.wide(), 0.0);
+    let x = Operand::f32(x, (rows, dim));
+    let (mut y, mut mean, mut inv) = (garbage(rows * dim), garbage(rows), garbage(rows));
+    let (w, b) = (w.view(), b.view());
+    CpuStorage::layer_norm(x.view(), w, b, 0.0, &mut y, &mut mean, &mut inv)?;
+    // The mean is rounded to a unit of 9.8e-4, all of a row are off by the same.
+    assert_close_from("y", 1.0, f32s(&y), &want, 1e-3);
+    assert_close("mean", f32s(&mean), &want_mean, 6e-8);
+    assert_close("inv_std", f32s(&inv), &want_inv, 1e-6);
+    Ok(())
+}
+
+/// A variance of 0, which must not come out below 0, and a mean that is no sum's.
+#[test]
+fn layer_norm_of_equal_elements_is_its_bias() -> Result<()> {
+    for dim in [1, 257, 769] {
+        let x = [1234.1, -0.3, 14.0, 1e30, 0.0];
+        let rows = x.len();
+        let x: Vec<f32> = x.iter().flat_map(|x| vec![*x; dim]).collect();
+        let (x, w) = (
+            Operand::f32(x, (rows, dim)),
+            Operand::f32(random(dim, 1), dim),
+        );
+        let b = Operand::f32(random(dim, 2), dim);
+        let (mut y, mut mean, mut inv) = (garbage(rows * dim), garbage(rows), garbage(rows));
+        let (w, bias) = (w.view(), b.view());
+        CpuStorage::layer_norm(x.view(), w, bias, 1e-6, &mut y, &mut mean, &mut inv)?;
+        let expected = f32s(&b.storage).repeat(rows);
+        assert_eq!(f32s(&y), expected, "{dim}");
+    }
+    Ok(())
+}
+
+#[test]
+fn layer_norm_backward_matches_the_reference() -> Result<()> {
+    for rows in [1, 3, 65, 2100] {
+        for dim in ODD_SIZES {
+            let (x, w, dy) = (off_centre(rows, dim), random(dim, 2), random(rows * dim, 3));
+            let (_, mean, inv) = reference::layer_norm(&wide(&x), &wide(&w), &wide(&w), 1e-5);
+            let terms = inv.iter().fold(0.0f64, |m, x| m.max(*x));
+            let (want_dx, mut want_dw, want_db) =
+                reference::layer_norm_backward(&wide(&x), &wide(&w), &mean, &inv, &wide(&dy));
+            let narrow = |x: Vec<f64>| x.iter().map(|x| *x as f32).collect();
+            let (mean, inv) = (
+                Operand::f32(narrow(mean), rows),
+                Operand::f32(narrow(inv), rows),
+            );
+            let (x, w) = (Operand::f32(x, (rows, dim)), Operand::f32(w, dim));
+            let dy = Operand::f32(dy, (rows, dim));
+            let (mut dx, mut db) = (garbage(rows * dim), garbage(dim));
+            let mut dw = CpuStorage::F32(vec![1.0; dim]);
+            CpuStorage::layer_norm_backward(
+                x.view(),
+                w.view(),
+                mean.view(),
+                inv.view(),
+                dy.view(),
+                Some(&mut dx),
+                Some((&mut dw, Write::Accumulate)),
+                Some((&mut db, Write::Assign)),
+            )?;
+            want_dw.iter_mut().for_each(|x| *x += 1.0);
+            // Of a row of one element nothing is left but rounding.
+            assert_close_from("dx", terms, f32s(&dx), &want_dx, 2e-6);
+            assert_close_from("dweight", terms, f32s(&dw), &want_dw, 3e-6);
+            assert_close("dbias", f32s(&db), &want_db, 3e-6);
+
+            // Each by itself is what it is with the others.
+            let (mut dx2, mut db2) = (garbage(rows * dim), garbage(dim));
+            let mut dw2 = CpuStorage::F32(vec![1.0; dim]);
+            for alone in 0..3 {
+                CpuStorage::layer_norm_backward(
+                    x.view(),
+                    w.view(),
+                    mean.view(),
+                    inv.view(),
+                    dy.view(),
+                    (alone == 0).then_some(&mut dx2),
+                    (alone == 1).then_some((&mut dw2, Write::Accumulate)),
+                    (alone == 2).then_some((&mut db2, Write::Assign)),
+                )?;
+            }
+            for (alone, together) in [(&dx2, &dx), (&dw2, &dw), (&db2, &db)] {
+                assert_eq!(f32s(alone), f32s(together));
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn layer_norm_backward_is_the_derivative() {
+    let (rows, dim) = (3, 5);
+    let (x, w) = (wide(&random(rows * dim, 1)), wide(&random(dim, 2)));
+    let (b, dy) = (wide(&random(dim, 4)), wide(&random(rows * dim, 3)));
+    let (_, mean, inv) = reference::layer_norm(&x, &w, &b, 1e-3);
+    let (dx, dw, db) = reference::layer_norm_backward(&x, &w, &mean, &inv, &dy);
+    let loss = |x: &[f64], w: &[f64], b: &[f64]| dot(&reference::layer_norm(x, w, b, 1e-3).0, &dy);
+    let narrow = |x: Vec<f64>| x.iter().map(|x| *x as f32).collect::<Vec<_>>();
+    let by_x = numeric_gradient(&x, |x| loss(x, &w, &b));
+    let by_w = numeric_gradient(&w, |w| loss(&x, w, &b));
+    let by_b = numeric_gradient(&b, |b| loss(&x, &w, b));
+    assert_close("dx", &narrow(dx), &by_x, 1e-6);
+    assert_close("dweight", &narrow(dw), &by_w, 1e-6);
+    assert_close("dbias", &narrow(db), &by_b, 1e-6);
+}
+
+#[test]
+fn no_rows_leave_gradients_of_zero() -> Result<()> {
+    let (x, w) = (Operand::f32(vec![], (0, 3)), Operand::f32(random(3, 1), 3));
+    let none = Operand::f32(vec![], 0);
+    let (mut dw, mut db) = (garbage(3), CpuStorage::F32(vec![5.0; 3]));
+    CpuStorage::layer_norm_backward(
+        x.view(),
+        w.view(),
+        none.view(),
+        none.view(),
+        x.view(),
+        None,
+        Some((&mut dw, Write::Assign)),
+        Some((&mut db, Write::Accumulate)),
+    )?;
+    assert_eq!((f32s(&dw), f32s(&db)), (&[0.0; 3][..], &[5.0; 3][..]));
+    Ok(())
+}
+
+#[test]
+fn gelu_matches_the_reference_forward_and_backward() -> Result<()> {
+    for form in [Gelu::Erf, Gelu::Tanh] {
+        for len in [0, 1, 17, 65, 40_001] {
+            let x: Vec<f32> = random(len, 1).iter().map(|x| x * 8.0).collect();
+            let dy = random(len, 2);
+            let want = reference::gelu(form, &wide(&x));
+            let want_dx = reference::gelu_backward(form, &wide(&x), &wide(&dy));
+            let (x, dy) = (Operand::f32(x, len), Operand::f32(dy, len));
+            let (mut y, mut dx) = (garbage(len), garbage(len));
+            CpuStorage::gelu(form, x.view(), &mut y)?;
+            CpuStorage::gelu_backward(form, x.view(), dy.view(), &mut dx)?;
+            assert_close("y", f32s(&y), &want, 3e-7);
+            assert_close("dx", f32s(&dx), &want_dx, 8e-7);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn gelu_backward_is_the_derivative() {
+    for form in [Gelu::Erf, Gelu::Tanh] {
+        let x: Vec<f64> = (-12..=12).map(|i| f64::from(i) / 3.0).collect();
+        let dy = wide(&random(x.len(), 2));
+        let dx = reference::gelu_backward(form, &x, &dy);
+        let by_x = numeric_gradient(&x, |x| dot(&reference::gelu(form, x), &dy));
+        let dx: Vec<f32> = dx.iter().map(|x| *x as f32).collect();
+        assert_close("dx", &dx, &by_x, 1e-6);
+    }
 }
 
 /// Tables of `rows` positions for head dim `dim`.
@@ -307,12 +507,29 @@ fn wrong_operands_are_errors_that_name_them() {
     let x4 = Operand::f32(vec![0.0; 8], (1, 2, 1, 4));
     let x3 = Operand::f32(vec![0.0; 6], (1, 2, 1, 3));
     let late = Operand::u32(vec![0, 2], (1, 2));
-    let [mut out, mut inv] = [zeros(8), zeros(2)];
+    let x3_row = Operand::f32(vec![0.0; 3], 3);
+    let [mut out, mut inv, mut mean] = [8, 2, 2].map(zeros);
     let mut ints = CpuStorage::U32(vec![0; 8]);
     let cases = [
         (
             CpuStorage::rms_norm(x.view(), w.view(), EPS, &mut out, &mut inv),
             "weight has 2 elements",
+        ),
+        (
+            CpuStorage::layer_norm(
+                x.view(),
+                x3_row.view(),
+                w.view(),
+                EPS,
+                &mut out,
+                &mut inv,
+                &mut mean,
+            ),
+            "layer_norm: bias has 2 elements instead of 3",
+        ),
+        (
+            CpuStorage::gelu_backward(Gelu::Erf, x.view(), w.view(), &mut out),
+            "gelu_backward: dy has 2 elements instead of 6",
         ),
         (
             CpuStorage::embedding(x.view(), ids.view(), &mut out),

@@ -1,15 +1,14 @@
 //! LayerNorm over the last dim: `y = (x - mean) / sqrt(var + eps) * weight + bias`, `var` the mean of squares, not corrected.
 //!
 //! Shapes: `x` `[.., D]`, `weight` and `bias` `[D]`, f32. Arithmetic is f32; the result may be of another type than `x`, as
-//! with RMSNorm. With `h = (x - mean) / sqrt(var + eps)` and `e = dy * weight`, `dx = (e - mean(e) - h mean(e h)) / sqrt(var + eps)`,
-//! `dweight = sum of dy h`, `dbias = sum of dy`.
-//! Composed of single operations: on every device as it is. Source: Ba et al. 2016, arXiv:1607.06450.
+//! with RMSNorm. Kept for the backward pass are `x` and two numbers a row. Source: Ba et al. 2016, arXiv:1607.06450.
 
 use candle_core::DType;
+use tt_cpu::{FusedOps, Write};
 
-use crate::device::common_device;
+use crate::device::{Backend, Output, common_device, on_device};
 use crate::error::Result;
-use crate::fused::{dense, dense_f32, expect_shape};
+use crate::fused::{alloc_like, dense, dense_f32, expect_shape, finish};
 use crate::tape::{Saved, record};
 use crate::tensor::Tensor;
 
@@ -25,50 +24,59 @@ pub fn layer_norm(
     dtype: DType,
 ) -> Result<Tensor> {
     const OP: &str = "layer_norm";
-    common_device(OP, &[x.device, weight.device, bias.device])?;
+    let device = common_device(OP, &[x.device, weight.device, bias.device])?;
     let x = dense(OP, x)?;
     let (weight, bias) = (dense_f32(OP, weight)?, dense_f32(OP, bias)?);
     let dim = x.dims().last().copied().unwrap_or(1);
     expect_shape(OP, &weight, &[dim])?;
     expect_shape(OP, &bias, &[dim])?;
     let rows = x.elem_count() / dim.max(1);
-
-    let (normalised, inv_std) = normalise(&matrix(&x, rows, dim)?, eps)?;
-    let y = normalised.mul(&weight.detach())?.add(&bias.detach())?;
-    let y = y.to_dtype(dtype)?.reshape(x.shape().clone())?;
-
+    let mut y = device.alloc(dtype, x.elem_count())?;
+    let mut mean = device.alloc(DType::F32, rows)?;
+    let mut inv_std = device.alloc(DType::F32, rows)?;
+    on_device!(device, S, {
+        let (x, w, b) = (x.read(), weight.read(), bias.read());
+        let (y, mean, inv_std) = (y.of::<S>()?, mean.of::<S>()?, inv_std.of::<S>()?);
+        S::layer_norm(x.view()?, w.view()?, b.view()?, eps, y, mean, inv_std)?
+    });
+    let y = Tensor::from_output(y, dtype, device, x.shape().clone());
+    let [mean, inv_std] =
+        [mean, inv_std].map(|it| Tensor::from_output(it, DType::F32, device, rows));
     let (x_saved, w_saved) = (x.detach(), Saved::new(&weight));
     record(OP, &[&x, &weight, &bias], y, move |g| {
-        let dy = matrix(&g.output(), rows, dim)?;
-        // Made again rather than kept: half the memory that the layer holds.
-        let (normalised, _) = normalise(&matrix(&x_saved, rows, dim)?, eps)?;
-        if g.wanted(0) {
-            let e = dy.mul(&w_saved.get().detach())?;
-            let along = e.mul(&normalised)?.mean_keepdim(&[1])?;
-            let dx = e.sub(&e.mean_keepdim(&[1])?)?;
-            let dx = dx.sub(&normalised.mul(&along)?)?.mul(&inv_std)?;
-            let dx = dx.to_dtype(x_saved.dtype)?;
-            g.add(0, dx.reshape(x_saved.shape().clone())?)?;
-        }
-        if g.wanted(1) {
-            g.add(1, dy.mul(&normalised)?.sum(&[0])?)?;
-        }
-        if g.wanted(2) {
-            g.add(2, dy.sum(&[0])?)?;
+        let dy = g.output().contiguous()?;
+        let weight = w_saved.get();
+        // All at once, so that `x` and `dy` are read once; what is added to is as short as a row.
+        let mut dx = room(g.wanted(0), &x_saved)?;
+        let mut dweight = room(g.wanted(1), &weight)?;
+        let mut dbias = room(g.wanted(2), &weight)?;
+        on_device!(device, S, {
+            let (xr, wr, dyr) = (x_saved.read(), weight.read(), dy.read());
+            let (mr, ir) = (mean.read(), inv_std.read());
+            let saved = (xr.view()?, wr.view()?, mr.view()?, ir.view()?);
+            let (dx, dw, db) = (
+                of::<S>(&mut dx)?,
+                of::<S>(&mut dweight)?,
+                of::<S>(&mut dbias)?,
+            );
+            let [dw, db] = [dw, db].map(|sums| sums.map(|sums| (sums, Write::Assign)));
+            S::layer_norm_backward(saved.0, saved.1, saved.2, saved.3, dyr.view()?, dx, dw, db)?
+        });
+        let gradients = [(dx, &x_saved), (dweight, &weight), (dbias, &weight)];
+        for (input, (grad, like)) in gradients.into_iter().enumerate() {
+            if let Some(grad) = grad {
+                g.add(input, finish(grad, like))?;
+            }
         }
         Ok(())
     })
 }
 
-/// `x` as f32 `[rows, D]`, off the tape.
-fn matrix(x: &Tensor, rows: usize, dim: usize) -> Result<Tensor> {
-    x.detach().to_dtype(DType::F32)?.reshape((rows, dim))
+/// Room for a gradient, if it is wanted.
+fn room(wanted: bool, like: &Tensor) -> Result<Option<Output>> {
+    wanted.then(|| alloc_like(like)).transpose()
 }
 
-/// Rows of mean 0 and variance 1, and what they were multiplied by, `[rows, 1]`.
-fn normalise(x: &Tensor, eps: f32) -> Result<(Tensor, Tensor)> {
-    let centred = x.sub(&x.mean_keepdim(&[1])?)?;
-    let variance = centred.sqr()?.mean_keepdim(&[1])?;
-    let inv_std = variance.affine(1.0, f64::from(eps))?.sqrt()?.recip()?;
-    Ok((centred.mul(&inv_std)?, inv_std))
+fn of<S: Backend>(out: &mut Option<Output>) -> Result<Option<&mut S>> {
+    out.as_mut().map(Output::of).transpose()
 }

@@ -9,6 +9,7 @@ mod attention;
 mod cross_entropy;
 mod dropout;
 mod embedding;
+mod gelu;
 mod head;
 mod layer_norm;
 mod linear;

@@ -137,35 +137,6 @@ impl Tensor {
         })
     }
 
-    /// GELU by the error function, as PyTorch's default.
-    pub fn gelu(&self) -> Result<Tensor> {
-        differentiable::<op::GeluErf>("gelu", self, |x, _| {
-            let cdf = apply::<op::Erf>(&x.affine(std::f64::consts::FRAC_1_SQRT_2, 0.0)?)?
-                .affine(0.5, 0.5)?;
-            let norm = 0.5 * std::f64::consts::FRAC_2_SQRT_PI * std::f64::consts::FRAC_1_SQRT_2;
-            let pdf = x.sqr()?.affine(-0.5, 0.0)?.exp()?.affine(norm, 0.0)?;
-            cdf.add(&x.mul(&pdf)?)
-        })
-    }
-
-    /// GELU by the hyperbolic tangent, `x / 2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`: GPT-2's `gelu_new`.
-    ///
-    /// Source: Hendrycks and Gimpel 2016, arXiv:1606.08415.
-    pub fn gelu_tanh(&self) -> Result<Tensor> {
-        differentiable::<op::Gelu>("gelu_tanh", self, |x, _| {
-            const CUBIC: f64 = 0.044715;
-            // sqrt(2 / pi)
-            let scale = std::f64::consts::FRAC_2_SQRT_PI * std::f64::consts::FRAC_1_SQRT_2;
-            let square = x.sqr()?;
-            let inner = x.mul(&square.affine(scale * CUBIC, scale)?)?;
-            let tanh = inner.tanh()?;
-            let sech_squared = tanh.sqr()?.affine(-1.0, 1.0)?;
-            let inner_slope = square.affine(3.0 * scale * CUBIC, scale)?;
-            let rest = x.mul(&sech_squared)?.mul(&inner_slope)?;
-            tanh.affine(0.5, 0.5)?.add(&rest.affine(0.5, 0.0)?)
-        })
-    }
-
     /// True if no element is NaN or infinite; reads the host.
     pub fn is_finite(&self) -> Result<bool> {
         let values = self.to_dtype(DType::F32)?.to_vec::<f32>()?;

@@ -119,6 +119,29 @@ on_each_device! {
 }
 
 on_each_device! {
+    fn gelu_is_x_times_the_share_below_it(device) {
+        for len in [1, 15, 16, 1000] {
+            let given = [input("x", &[len], 1)];
+            agree("gelu_tanh", device, &given, &|x| x[0].gelu_tanh(), &|x| {
+                let scale = std::f64::consts::FRAC_2_SQRT_PI * std::f64::consts::FRAC_1_SQRT_2;
+                let inner = x[0].powf(3.0)?.affine(0.044715, 0.0)?.add(&x[0])?.affine(scale, 0.0)?;
+                x[0].mul(&inner.tanh()?.affine(0.5, 0.5)?)
+            });
+        }
+        let given = [input("x", &[4, 5], 1)];
+        check_gradients(device, &given, 1e-2, 5e-3, |x| x[0].gelu());
+        let x = Tensor::randn(0., 2., 1000, Seed::new(1), device).unwrap();
+        let ours = x.gelu().unwrap().to_vec::<f32>().unwrap();
+        let candle = x.to_candle().unwrap().gelu_erf().unwrap();
+        assert!(relative_l2(&ours, &candle.to_vec1::<f32>().unwrap()) < 2e-7);
+        // Slices are operands.
+        let wide = x.reshape((10, 100)).unwrap().narrow(1, 20, 30).unwrap();
+        let whole = wide.contiguous().unwrap().gelu().unwrap();
+        assert_eq!(wide.gelu().unwrap().to_vec::<f32>().unwrap(), whole.to_vec::<f32>().unwrap());
+    }
+}
+
+on_each_device! {
     fn rope_rotates_pairs_by_their_position(device) {
         let (b, t, h, d) = (2, 5, 3, 8);
         let inv_freq: Vec<f32> = (0..d / 2).map(|i| 0.7f32.powi(i as i32)).collect();
@@ -201,6 +224,42 @@ on_each_device! {
                 attention_composed([&x[0], &x[1], &x[2]], &visible)
             });
         }
+    }
+}
+
+on_each_device! {
+    fn attention_both_ways_leaves_padding_to_itself(device) {
+        // Real tokens of each row of 70, the rest padding; the second of two rows is the shorter one.
+        let (b, t, h, d) = (2, 70, 2, 16);
+        for (lengths, window) in [([70, 70], None), ([61, 9], None), ([61, 9], Some(20))] {
+            let ids: Vec<u32> = lengths.iter().flat_map(|n| (0..t).map(move |i| u32::from(i < *n))).collect();
+            let segments = Tensor::from_slice(&ids, (b, t), device).unwrap();
+            let options = fused::Attention { window, segments: Some((segments.clone(), segments)), ..Default::default() };
+            let visible = |row: usize, i: usize, j: usize| {
+                ids[row * t + i] == ids[row * t + j] && window.is_none_or(|w| i < j + w)
+            };
+            let given = [input("q", &[b, t, h, d], 1), input("k", &[b, t, h, d], 2), input("v", &[b, t, h, d], 3)];
+            agree("attention", device, &given, &|x| fused::attention(&x[0], &x[1], &x[2], &options), &|x| {
+                attention_composed([&x[0], &x[1], &x[2]], &visible)
+            });
+        }
+    }
+}
+
+on_each_device! {
+    fn a_query_that_sees_no_key_gives_zeros_and_takes_no_gradient(device) {
+        let (b, t, h, d) = (1, 9, 2, 8);
+        // Queries 2 and 7 are of a segment without keys.
+        let is_seen = |i: usize| i % 5 != 2;
+        let ids = |of: &dyn Fn(usize) -> u32| Tensor::from_slice(&(0..t).map(of).collect::<Vec<_>>(), (b, t), device).unwrap();
+        let segments = (ids(&|i| if is_seen(i) { 1 } else { 4 }), ids(&|_| 1));
+        let options = fused::Attention { segments: Some(segments), ..Default::default() };
+        let kept: Vec<f32> = (0..t).map(|i| f32::from(is_seen(i))).collect();
+        let kept = Tensor::from_slice(&kept, (b, t, 1, 1), device).unwrap();
+        let given = [input("q", &[b, t, h, d], 1), input("k", &[b, t, h, d], 2), input("v", &[b, t, h, d], 3)];
+        agree("attention", device, &given, &|x| fused::attention(&x[0], &x[1], &x[2], &options), &|x| {
+            attention_composed([&x[0], &x[1], &x[2]], &|_, _, _| true)?.mul(&kept)
+        });
     }
 }
 
@@ -315,6 +374,17 @@ on_each_device! {
                 centred.div(&variance.sqrt()?)?.mul(&x[1])?.add(&x[2])
             });
         }
+        // Weights twice on a tape gather both gradients.
+        let given = [input("x", &[3, 8], 1), input("w", &[8], 2), input("b", &[8], 3)];
+        let norm = |x: &Tensor, w: &[Tensor]| fused::layer_norm(x, &w[1], &w[2], 1e-5, DType::F32);
+        let composed = |x: &Tensor, w: &[Tensor]| {
+            let centred = x.sub(&x.mean_keepdim(&[1])?)?;
+            let variance = centred.sqr()?.mean_keepdim(&[1])?.affine(1.0, 1e-5)?;
+            centred.div(&variance.sqrt()?)?.mul(&w[1])?.add(&w[2])
+        };
+        agree("layer_norm twice", device, &given, &|x| norm(&norm(&x[0], x)?, x), &|x| {
+            composed(&composed(&x[0], x)?, x)
+        });
         let given = [input("x", &[2, 6], 1), input("w", &[6], 2), input("b", &[6], 3)];
         check_gradients(device, &given, 1e-2, 5e-3, |x| fused::layer_norm(&x[0], &x[1], &x[2], 1e-5, DType::F32));
         let x = Tensor::randn(5., 2., (4, 2, 32), Seed::new(1), device).unwrap();

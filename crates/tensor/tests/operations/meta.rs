@@ -29,6 +29,12 @@ const OPS: &[(&str, Op)] = &[
     ("matmul", |x| x.matmul(&x.t()?)),
     ("linear", |x| fused::linear(x, x, None)),
     ("swiglu", |x| fused::swiglu(x, x)),
+    ("gelu", |x| x.gelu()),
+    ("gelu_tanh", |x| x.gelu_tanh()),
+    ("layer_norm", |x| {
+        let weight = Tensor::ones(6, x.device())?;
+        fused::layer_norm(x, &weight, &weight, 1e-5, DType::BF16)
+    }),
     ("dropout", |x| fused::dropout(x, 0.5, Seed::new(0).key())),
     ("zeros", |x| Tensor::zeros((3, 5), x.device())),
     ("randn", |x| {
@@ -73,6 +79,8 @@ fn gradient(device: Device) -> Result<Tensor> {
     let ids = Tensor::from_slice(&[0u32, 1, 2, 3], (1, 4), device)?;
     let x = fused::embedding(&w, &ids)?; // [1, 4, 6]
     let x = fused::rms_norm(&x, &Tensor::ones(6, device)?, 1e-6, DType::F32)?;
+    let ones = Tensor::ones(6, device)?;
+    let x = fused::layer_norm(&x, &ones, &ones, 1e-5, DType::F32)?.gelu()?;
     let heads = x.reshape((1, 4, 1, 6))?;
     let (cos, sin) = fused::rope_tables(&[1.0, 0.5, 0.25], 4, device)?;
     let heads = fused::rope(&heads, &cos, &sin, &ids)?;

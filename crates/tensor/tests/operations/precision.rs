@@ -103,6 +103,8 @@ on_each_device! {
 on_each_device! {
     fn element_wise_operations_keep_their_type(device) {
         check("swiglu", device, [&[&[40, 7], &[40, 7]], &[]], 1.0, &|x, _| fused::swiglu(&x[0], &x[1]));
+        check("gelu", device, [&[&[40, 7]], &[]], 1.0, &|x, _| x[0].gelu());
+        check("gelu_tanh", device, [&[&[40, 7]], &[]], 1.0, &|x, _| x[0].gelu_tanh());
         check("dropout", device, [&[&[400]], &[]], 1.0, &|x, _| fused::dropout(&x[0], 0.25, Seed::new(3).key()));
         check("add", device, [&[&[5, 7], &[5, 7]], &[]], 1.0, &|x, _| x[0].add(&x[1]));
         check("narrow", device, [&[&[5, 8]], &[]], 1.0, &|x, _| x[0].narrow(1, 2, 3)?.contiguous());
@@ -122,6 +124,12 @@ on_each_device! {
         check("layer_norm", device, [&[&[6, 20]], &[&[20], &[20]]], 1.5, &|x, w| {
             let y = fused::layer_norm(&x[0], &w[0], &w[1], 1e-5, x[0].dtype())?;
             assert_eq!(y.dtype(), x[0].dtype());
+            Ok(y)
+        });
+        // A bf16 operand and an f32 result: where BERT's residual stream begins.
+        check("layer_norm to f32", device, [&[&[6, 20]], &[&[20], &[20]]], 1.5, &|x, w| {
+            let y = fused::layer_norm(&x[0], &w[0], &w[1], 1e-5, DType::F32)?;
+            assert_eq!(y.dtype(), DType::F32);
             Ok(y)
         });
         let (x, w) = (random(&[6, 20], 1, device), Tensor::ones(20, device).unwrap());

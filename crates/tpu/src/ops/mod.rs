@@ -5,7 +5,9 @@ pub(crate) mod binary;
 pub(crate) mod copy;
 pub(crate) mod cross_entropy;
 pub(crate) mod fill;
+pub(crate) mod gelu;
 pub(crate) mod index;
+pub(crate) mod layer_norm;
 pub(crate) mod matmul;
 pub(crate) mod norm;
 pub(crate) mod operand;
@@ -25,7 +27,9 @@ pub(crate) fn kernels() -> impl Iterator<Item = (&'static str, usize)> {
         copy::KERNELS,
         cross_entropy::KERNELS,
         fill::KERNELS,
+        gelu::KERNELS,
         index::KERNELS,
+        layer_norm::KERNELS,
         matmul::KERNELS,
         norm::KERNELS,
         optimizer::KERNELS,

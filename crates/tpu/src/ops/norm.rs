@@ -74,7 +74,7 @@ impl Traffic for RmsNormBackward {
 }
 
 /// Rows and their length, which is that of the weight.
-fn rows_and_dim(op: &str, x: &Layout, weight: &Layout) -> Result<[usize; 2]> {
+pub(crate) fn rows_and_dim(op: &str, x: &Layout, weight: &Layout) -> Result<[usize; 2]> {
     let (len, dim) = (elements(x), elements(weight));
     ensure!(
         dim > 0 && len.is_multiple_of(dim) && dim < i32::MAX as usize,

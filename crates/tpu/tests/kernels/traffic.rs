@@ -2,7 +2,7 @@
 
 use crate::common::{Operand, TpuOperand, device, random, stored, upload};
 use candle_core::{DType, Layout};
-use tt_cpu::{AdamParams, AttentionParams, FusedOps, UpdateRule, Write};
+use tt_cpu::{AdamParams, AttentionParams, FusedOps, Gelu, UpdateRule, Write};
 use tt_tpu::trace::{TracedLaunch, Work};
 use tt_tpu::{TpuDevice, TpuStorage};
 
@@ -85,6 +85,43 @@ fn a_launch_reads_its_operands_and_writes_its_results() {
     let forward = ("rms_norm", of_x + of_weight, of_x + of_rows);
     let backward = ("rms_norm_backward", 2 * of_x + of_weight + of_rows, of_x);
     assert_eq!(moved(&launches), [forward, backward]);
+
+    let mut mean = room(device, DType::F32, 6);
+    let launches = traced(device, || {
+        let (w, b) = (weight.view(), weight.view());
+        TpuStorage::layer_norm(x.view(), w, b, 1e-5, &mut y, &mut mean, &mut inv_rms).unwrap();
+        let [mut dx, mut dw, mut db] = [48, 8, 8].map(|len| room(device, DType::F32, len));
+        let (mean, inv_std) = ((&mean, &rows), (&inv_rms, &rows));
+        let (dw, db) = (
+            Some((&mut dw, Write::Assign)),
+            Some((&mut db, Write::Assign)),
+        );
+        TpuStorage::layer_norm_backward(
+            x.view(),
+            w,
+            mean,
+            inv_std,
+            x.view(),
+            Some(&mut dx),
+            dw,
+            db,
+        )
+        .unwrap();
+    });
+    let sums = ("sum_columns", of_x, of_weight);
+    assert_eq!(
+        moved(&launches),
+        [
+            ("layer_norm", of_x + 2 * of_weight, of_x + 2 * of_rows),
+            (
+                "layer_norm_backward",
+                2 * of_x + of_weight + 2 * of_rows,
+                2 * of_x
+            ),
+            sums,
+            sums
+        ]
+    );
 
     // Of two key heads that four query heads share.
     let p = AttentionParams {
@@ -183,6 +220,18 @@ fn a_launch_reads_its_operands_and_writes_its_results() {
             ("select_rows", rows + index, rows),
             ("add_rows", 2 * rows + index, rows)
         ]
+    );
+
+    let narrow_x = floats(device, DType::BF16, &[6, 8]);
+    let (mut y, mut dx) = (room(device, DType::BF16, 48), room(device, DType::BF16, 48));
+    let launches = traced(device, || {
+        TpuStorage::gelu(Gelu::Tanh, narrow_x.view(), &mut y).unwrap();
+        let (x, dy) = (narrow_x.view(), narrow_x.view());
+        TpuStorage::gelu_backward(Gelu::Tanh, x, dy, &mut dx).unwrap();
+    });
+    assert_eq!(
+        moved(&launches),
+        [("gelu", 96, 96), ("gelu_backward", 192, 96)]
     );
 
     // Element by element, with a cast; a row that is repeated is there once.
