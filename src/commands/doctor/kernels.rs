@@ -32,6 +32,13 @@ pub(super) const GROUPS: &[Group] = &[
             fused::rms_norm(x, &weight, 1e-6, DType::F32)
         })
     }),
+    group("layer norm", |device| {
+        let weight: Vec<_> = (0..COLUMNS).map(|i| i as f32 / COLUMNS as f32).collect();
+        let weight = Tensor::from_slice(&weight, COLUMNS, device)?;
+        gradient(device, move |x| {
+            fused::layer_norm(x, &weight, &weight, 1e-5, DType::F32)
+        })
+    }),
     group("rope", |device| {
         let (cos, sin) = fused::rope_tables(&[1.0, 0.1], ROWS, device)?;
         let positions: Vec<u32> = (0..ROWS as u32).collect();
@@ -42,6 +49,9 @@ pub(super) const GROUPS: &[Group] = &[
     }),
     group("swiglu", |device| {
         gradient(device, |x| fused::swiglu(x, &x.sqr()?))
+    }),
+    group("gelu", |device| {
+        gradient(device, |x| x.gelu()?.add(&x.gelu_tanh()?))
     }),
     group("attention", |device| {
         let causal = Attention {

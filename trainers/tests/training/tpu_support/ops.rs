@@ -77,6 +77,7 @@ pub const OPS: &[Op] = &[
     op("relu", ONE, |x, _| x[0].relu()),
     op("silu", ONE, |x, _| x[0].silu()),
     op("gelu (erf)", ONE, |x, _| x[0].gelu()),
+    op("gelu (tanh)", ONE, |x, _| x[0].gelu_tanh()),
     op("add", TWO, |x, _| x[0].add(&x[1])),
     op("sub", TWO, |x, _| x[0].sub(&x[1])),
     op("mul", TWO, |x, _| x[0].mul(&x[1])),
@@ -148,6 +149,9 @@ pub const OPS: &[Op] = &[
     weighted("rms_norm", ONE, &[&[131]], |x, w| {
         fused::rms_norm(&x[0], &w[0], 1e-6, x[0].dtype())
     }),
+    weighted("layer_norm", ONE, &[&[131], &[131]], |x, w| {
+        fused::layer_norm(&x[0], &w[0], &w[1], 1e-5, x[0].dtype())
+    }),
     op("rope", &[&[2, 35, 3, 16]], |x, _| {
         let frequencies: Vec<f32> = (0..8).map(|i| 10f32.powi(-i)).collect();
         let (cos, sin) = fused::rope_tables(&frequencies, 64, x[0].device())?;
@@ -167,6 +171,15 @@ pub const OPS: &[Op] = &[
             causal: true,
             window: Some(20),
             segments: Some((segments(&x[0])?, segments(&x[0])?)),
+            ..fused::Attention::default()
+        };
+        fused::attention(&x[0], &x[1], &x[2], &options)
+    }),
+    op("attention, both ways, padding", HEADS, |x, _| {
+        let real = |i: u32| u32::from(i < 64 || (70..99).contains(&i));
+        let segments = u32s((0..140).map(real), &[2, 70], &x[0])?;
+        let options = fused::Attention {
+            segments: Some((segments.clone(), segments)),
             ..fused::Attention::default()
         };
         fused::attention(&x[0], &x[1], &x[2], &options)
