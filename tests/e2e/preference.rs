@@ -166,9 +166,6 @@ fn a_reference_that_has_changed_is_refused() {
 #[test]
 fn what_makes_no_sense_is_refused_before_the_first_step() {
     let place = Place::new();
-    place
-        .run_nano(&["trainer.max_steps=1", "hydra.run.dir=lm"])
-        .with_code(0);
     let cases: [(&[&str], &[&str], &str); 6] = [
         (COPY, &["data=stories"], "its rows are no pairs"),
         (
@@ -206,15 +203,13 @@ fn what_makes_no_sense_is_refused_before_the_first_step() {
             .with_code(2)
             .complains(said);
     }
-    // A checkpoint of language modelling is where preferences begin, not a step of them.
-    let data = [
-        "data=stories",
-        "data.collator.type=preference.PreferenceCollator",
-        "data.collator.kwargs={}",
-    ];
-    let _ = data;
-    let (refused, _) = run(&place, COPY, "lm", &["resume=lm"]);
-    refused.with_code(2);
+    // Another objective's checkpoint is where a run may begin, not a step of it: what would it be compared with?
+    let (orpo, _) = run(&place, &["+trainer=orpo"], "orpo", &["trainer.max_steps=1"]);
+    orpo.with_code(0);
+    let (refused, _) = run(&place, COPY, "orpo", &["resume=orpo"]);
+    refused
+        .with_code(2)
+        .complains("compares with no such reference model");
 }
 
 #[test]

@@ -220,12 +220,32 @@ impl Pairs {
     }
 }
 
-/// `log sigmoid` of `x` and of `-x`, `[P, 1]`: a softmax over `x` and 0, whose gradient is right at 0 too, where the first step
-/// of every run is and where formulas with `|x|` have none.
+/// `log sigmoid` of `x` and of `-x`, `[P, 1]`.
+///
+/// The value keeps its digits where a pair is learned and it is next to 0. Its slope is put in by hand: formulas with `|x|` have
+/// none at 0, where the first step of every run is.
 fn log_sigmoids(x: &Tensor) -> Result<[Tensor; 2]> {
-    let zeros = Tensor::zeros(x.shape().clone(), x.device())?;
-    let both = Tensor::cat(&[x.clone(), zeros], 1)?.log_softmax(1)?; // [P, 2]
-    Ok([both.narrow(1, 0, 1)?, both.narrow(1, 1, 1)?])
+    let at = x.detach();
+    let zero = Tensor::scalar(0.0f32, at.device())?;
+    let rest = log_1p(&at.abs()?.neg()?.exp()?)?;
+    let value = |x: &Tensor| -> Result<Tensor> { Ok(x.minimum(&zero)?.sub(&rest)?) };
+    let away = x.sub(&at)?; // 0, with the gradient of x
+    let opposite = at.neg()?;
+    let right = value(&at)?.add(&away.mul(&opposite.sigmoid()?)?)?;
+    let wrong = value(&opposite)?.sub(&away.mul(&at.sigmoid()?)?)?;
+    Ok([right, wrong])
+}
+
+/// `log(1 + y)` for `y` from 0 to 1, to the last digits also where `1 + y` has lost those of `y`.
+fn log_1p(y: &Tensor) -> Result<Tensor> {
+    // y (1 - y (1/2 - y (1/3 - y (1/4 - y / 5)))), whose next term is y^6 / 6.
+    let mut series = y.affine(-0.2, 0.25)?;
+    for term in [1.0 / 3.0, 0.5, 1.0] {
+        series = series.mul(y)?.affine(-1.0, term)?;
+    }
+    let is_small = y.lt(&Tensor::scalar(0.05f32, y.device())?)?;
+    let whole = y.affine(1.0, 1.0)?.log()?;
+    Ok(is_small.where_cond(&series.mul(y)?, &whole)?)
 }
 
 /// `a - log(1 - e^a)` of an average log-probability.

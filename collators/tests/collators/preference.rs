@@ -351,8 +351,10 @@ fn records_of_which_no_pair_can_be_made_are_told_with_their_line() {
             assert_eq!(left_out.rows, 1);
         }
     }
-    // Messages need a template, which this tokenizer does not bring.
-    let plain = collator(json!({}));
+    // Messages need a template, and strings none.
+    let bytes = Arc::new(Tokenizer::bytes().unwrap());
+    let plain = Arc::new(PreferenceCollator::new(PreferenceConfig::default(), bytes).unwrap());
+    assert!(batch(&plain, &[good], 64).unwrap().0.is_some());
     let record = json!({"prompt": [user("Hi")], "chosen": [assistant("Yes.")], "rejected": [assistant("No.")]});
     let error = batch(&plain, &[record], 64).unwrap_err().to_string();
     assert!(error.contains("no chat template"), "{error}");
