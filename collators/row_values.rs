@@ -104,6 +104,14 @@ impl Collator for WithRowValues {
         Ok(next)
     }
 
+    fn finish(&self, examples: &mut Examples) -> Result<(), DataError> {
+        self.collator.finish(examples)
+    }
+
+    fn hides_tokens(&self) -> bool {
+        self.collator.hides_tokens()
+    }
+
     fn may_leave_out(&self) -> bool {
         self.collator.may_leave_out()
     }

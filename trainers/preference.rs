@@ -188,7 +188,7 @@ impl Trainer for PreferenceTrainer {
         if batch.prediction != Prediction::NextToken {
             return Err(refuse("its labels are of the tokens in their place"));
         }
-        if rows % 2 != 0 || batch.weights().is_some() {
+        if !rows.is_multiple_of(2) || batch.weights().is_some() {
             return Err(refuse("its rows are no pairs"));
         }
         // Before the model's own pass, of which the tape keeps much.

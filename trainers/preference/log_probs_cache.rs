@@ -7,6 +7,7 @@
 //! and two at once write the same. One that is damaged counts as not there. Rows are known by their tokens: other data, another
 //! order or another template takes what it has in common.
 
+use std::collections::hash_map::Entry;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -136,8 +137,8 @@ impl Cache {
             let Some(key) = key else {
                 continue;
             };
-            if !self.values.contains_key(&key) {
-                self.values.insert(key, value);
+            if let Entry::Vacant(vacant) = self.values.entry(key) {
+                vacant.insert(value);
                 self.unwritten.push((key, value));
                 self.made += 1;
             }

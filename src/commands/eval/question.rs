@@ -153,7 +153,8 @@ fn right(answer: &Value, choices: &[String], labels: &[Value]) -> Option<usize> 
     let labelled = |answer: &str| {
         let is_it = |label: &Value| match label {
             Value::String(label) => label == answer,
-            label => label.to_string() == answer,
+            Value::Number(label) => label.to_string() == answer,
+            _ => false,
         };
         labels.iter().position(is_it).and_then(within)
     };

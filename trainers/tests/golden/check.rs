@@ -357,7 +357,7 @@ impl Check {
 
     pub fn curve(&self) {
         self.curve_by(
-            &mut self.trainer(),
+            &mut *self.trainer(),
             self.training(),
             micro_batches,
             usize::MAX,
