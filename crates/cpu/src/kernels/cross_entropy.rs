@@ -13,7 +13,7 @@
 //! 3. per tile: `dhidden = dlogits^T . weight`, summed over parts of the vocabulary, where a chunk has few tiles by several
 //!    tasks, whose sums are added in order.
 //!
-//! Scratch: the logits of a chunk, up to 8 Mi of them or, of a larger head, half as many as it has weights.
+//! Scratch: the logits of a chunk, up to 8 Mi of them or, of a larger head, two thirds as many as it has weights.
 //! Numeric notes: logits are f32, the max subtracted; the sum of losses in f64. Blocks, ranges and chunks depend on the shape
 //! alone.
 //! Reference: [`crate::reference::linear_cross_entropy`].
@@ -38,10 +38,11 @@ const RANGE_PARTS: usize = 4;
 /// Logits that may be held at once whatever the size of the head.
 const FEW_LOGITS: usize = 8 << 20;
 
-/// Rows of hidden states per chunk. Each chunk reads the head twice and its gradient once, so that few rows wait for memory;
-/// logits of `dim / 2` rows take half of what the gradient takes.
+/// Rows of hidden states per chunk. Each chunk reads the head twice and its gradient once, so that few rows wait for memory:
+/// on AVX-512 the loss of 1024 tokens of 32,000 takes a tenth longer in four chunks than in two (a fifth in bf16). Logits of
+/// `2 / 3 * dim` rows take two thirds of what the gradient takes.
 fn chunk_rows(rows: usize, vocab: usize, dim: usize) -> usize {
-    let most = (FEW_LOGITS / vocab.max(1)).max(dim / 2);
+    let most = (FEW_LOGITS / vocab.max(1)).max(dim * 2 / 3);
     let most = (most / 64 * 64).clamp(64, 1024);
     // Equal chunks of whole vectors.
     rows.div_ceil(rows.div_ceil(most)).next_multiple_of(LANES)
