@@ -255,10 +255,6 @@ impl Examples {
         &self.all[..self.len]
     }
 
-    pub(crate) fn as_mut_slice(&mut self) -> &mut [Example] {
-        &mut self.all[..self.len]
-    }
-
     pub(crate) fn num_tokens(&self) -> usize {
         let examples = self.as_slice().iter();
         examples.map(|example| example.input_ids.len()).sum()

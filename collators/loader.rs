@@ -16,6 +16,7 @@ use crate::batch::Batch;
 use crate::example::{Before, Example, Examples, LeftOut};
 use crate::fit::fit;
 use crate::layout::Layout;
+use crate::row_values::RowField;
 use crate::spec::BatchSpec;
 
 /// Rows that a worker encodes at a time: enough to make waking it cheap.
@@ -61,6 +62,7 @@ pub struct Loader {
     collator: &'static str,
     spec: BatchSpec,
     shape: BatchShape,
+    row_field: Option<RowField>,
     spare: Vec<Batch>,
 }
 
@@ -126,8 +128,16 @@ impl Loader {
             collator: collator.name(),
             spec,
             shape,
+            row_field: None,
             spare: Vec::new(),
         })
+    }
+
+    /// Adds a field to its batches. Error: their rows are of several examples.
+    pub(crate) fn with_row_field(mut self, row_field: RowField) -> Result<Self, DataError> {
+        self.spec = self.spec.with_field(row_field.field)?;
+        self.row_field = Some(row_field);
+        Ok(self)
     }
 
     /// The next batch; `None` once all epochs are over. The last one may end in padding.
@@ -161,6 +171,10 @@ impl Loader {
         }
         if is_empty {
             return Ok(None);
+        }
+        if let Some(row_field) = &self.row_field {
+            let filled = row_field.fill(&mut batch);
+            filled.map_err(|error| error.of_collator(self.collator, None))?;
         }
         batch.cursor = self.cursor;
         batch.left_out = self.take_left_out();

@@ -15,7 +15,7 @@ use crate::example::Examples;
 use crate::field::Field;
 use crate::layout::Layout;
 use crate::loader::{BatchShape, Loader};
-use crate::row_values::{RowValues, WithRowValues};
+use crate::row_values::{RowField, RowValues};
 use crate::skip_nulls::SkipNulls;
 use crate::spec::BatchSpec;
 use crate::start::Batching;
@@ -86,7 +86,7 @@ pub struct Pipeline {
     tokenizer: Arc<Tokenizer>,
     collator: Arc<dyn Collator>,
     caches: Option<Arc<TokenCaches>>,
-    row_values: Option<(Field, Arc<RowValues>)>,
+    row_field: Option<RowField>,
     validation: Vec<Batch>,
 }
 
@@ -150,7 +150,7 @@ impl Pipeline {
             tokenizer,
             collator,
             caches: caches.map(Arc::new),
-            row_values: None,
+            row_field: None,
             validation: Vec::new(),
         };
         pipeline.validation = pipeline.read_validation()?;
@@ -190,7 +190,10 @@ impl Pipeline {
         name: &'static str,
         values: RowValues,
     ) -> Result<(), DataError> {
-        self.row_values = Some((Field::per_row(name, 0.0f32), Arc::new(values)));
+        self.row_field = Some(RowField {
+            field: Field::per_row(name, 0.0f32),
+            values: Arc::new(values),
+        });
         self.batch_spec()?;
         self.validation = self.read_validation()?;
         Ok(())
@@ -303,17 +306,10 @@ impl Pipeline {
 
     /// What the batches have.
     pub fn batch_spec(&self) -> Result<BatchSpec, DataError> {
-        BatchSpec::of(&*self.with_row_values(Arc::clone(&self.collator)))
-    }
-
-    fn with_row_values(&self, collator: Arc<dyn Collator>) -> Arc<dyn Collator> {
-        match &self.row_values {
-            None => collator,
-            Some((field, values)) => Arc::new(WithRowValues {
-                collator,
-                field: *field,
-                values: Arc::clone(values),
-            }),
+        let spec = BatchSpec::of(&*self.collator)?;
+        match &self.row_field {
+            Some(row_field) => spec.with_field(row_field.field),
+            None => Ok(spec),
         }
     }
 
@@ -638,8 +634,7 @@ impl Pipeline {
             source = caches.source(source, self.config.sequence_length);
             collator = caches.collator(collator);
         }
-        collator = self.with_row_values(collator);
-        Loader::new(
+        let loader = Loader::new(
             source,
             order,
             collator,
@@ -647,7 +642,11 @@ impl Pipeline {
             cursor,
             num_epochs,
             self.config.num_workers,
-        )
+        )?;
+        match &self.row_field {
+            Some(row_field) => loader.with_row_field(row_field.clone()),
+            None => Ok(loader),
+        }
     }
 }
 

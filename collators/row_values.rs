@@ -3,11 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tt_data::{DataError, Row};
+use tt_data::DataError;
 
 use crate::batch::Batch;
-use crate::field::{Field, IGNORE};
-use crate::{Collator, Examples, Kept, Layout, Prediction};
+use crate::field::{Field, IGNORE, Values};
 
 /// What stands for a row: a hash of its tokens and of which of them are to predict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -43,92 +42,29 @@ impl RowKey {
     }
 }
 
-/// A collator whose rows have such a number besides.
-pub(crate) struct WithRowValues {
-    pub(crate) collator: Arc<dyn Collator>,
+/// Such numbers, in a field of the batches.
+#[derive(Clone)]
+pub(crate) struct RowField {
     pub(crate) field: Field,
     pub(crate) values: Arc<RowValues>,
 }
 
-impl WithRowValues {
-    fn add(&self, examples: &mut Examples) -> Result<(), DataError> {
-        let most = examples.sequence_length();
-        for example in examples.as_mut_slice() {
-            let len = example.input_ids.len().min(most);
-            let key = RowKey::of(&example.input_ids[..len], &example.labels[..len]);
-            let value = self.values.get(&key).ok_or_else(|| {
+impl RowField {
+    /// Fills the field, the last one of `batch`. Error: a row of which nothing is known.
+    pub(crate) fn fill(&self, batch: &mut Batch) -> Result<(), DataError> {
+        let keys = RowKey::of_batch(batch);
+        let Some((_, Values::F32(numbers))) = batch.fields.last_mut() else {
+            return Ok(());
+        };
+        for (number, key) in numbers.iter_mut().zip(keys) {
+            let Some(key) = key else {
+                continue;
+            };
+            *number = *self.values.get(&key).ok_or_else(|| {
                 let why = "nothing was computed ahead for this row: the data has changed since";
-                DataError::field(self.field.name, why.to_owned())
+                DataError::field(self.field.name, why)
             })?;
-            example.field(self.field.name)?.push(*value);
         }
         Ok(())
-    }
-}
-
-#[deny(clippy::missing_trait_methods)] // one that is not handed on would be the trait's
-impl Collator for WithRowValues {
-    fn layout(&self) -> Layout {
-        self.collator.layout()
-    }
-
-    fn fields(&self) -> Vec<Field> {
-        let mut fields = self.collator.fields();
-        fields.push(self.field);
-        fields
-    }
-
-    fn prediction(&self) -> Prediction {
-        self.collator.prediction()
-    }
-
-    fn columns(&self) -> Option<Vec<String>> {
-        self.collator.columns()
-    }
-
-    fn encode(&self, row: &Row, examples: &mut Examples) -> Result<(), DataError> {
-        self.collator.encode(row, examples)?;
-        self.add(examples)
-    }
-
-    fn encode_part(
-        &self,
-        row: &Row,
-        from: usize,
-        examples: &mut Examples,
-    ) -> Result<Option<usize>, DataError> {
-        let next = self.collator.encode_part(row, from, examples)?;
-        if next.is_none() {
-            self.add(examples)?;
-        }
-        Ok(next)
-    }
-
-    fn finish(&self, examples: &mut Examples) -> Result<(), DataError> {
-        self.collator.finish(examples)
-    }
-
-    fn hides_tokens(&self) -> bool {
-        self.collator.hides_tokens()
-    }
-
-    fn may_leave_out(&self) -> bool {
-        self.collator.may_leave_out()
-    }
-
-    fn keeps(&self) -> Option<Kept> {
-        self.collator.keeps()
-    }
-
-    fn chat_template(&self) -> Option<String> {
-        self.collator.chat_template()
-    }
-
-    fn answer_end(&self) -> Option<u32> {
-        self.collator.answer_end()
-    }
-
-    fn name(&self) -> &'static str {
-        self.collator.name()
     }
 }

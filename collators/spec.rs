@@ -41,6 +41,13 @@ impl BatchSpec {
         Ok(spec)
     }
 
+    /// With another field. Error: as of [`BatchSpec::of`].
+    pub(crate) fn with_field(mut self, field: Field) -> Result<Self, DataError> {
+        self.fields.push(field);
+        self.check()?;
+        Ok(self)
+    }
+
     fn check(&self) -> Result<(), DataError> {
         field::check(&self.fields)?;
         let mut fields = self.fields.iter();

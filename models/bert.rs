@@ -4,8 +4,7 @@
 //! [`Model::hidden_states`] the same after the head's transform, where the decoder (the word embeddings and a bias) takes
 //! them. The field `token_type_ids` u32 `[B, T]` is looked at if the batch has it; else all are 0. LayerNorm comes after each
 //! residual sum, so the residual stream is what it gives, in f32.
-//! Names, initial weights and arithmetic are those of transformers' `BertForMaskedLM`, but for the dropout of attention
-//! weights, which there is none of.
+//! Names, initial weights and arithmetic are those of transformers' `BertForMaskedLM`.
 //! Source: Devlin et al. 2018, arXiv:1810.04805.
 
 use std::sync::Arc;
@@ -14,8 +13,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tt_nn::{
-    Activation, AttentionMask, Embedding, Forward, Init, LayerNorm, Linear, ModulePath, ParamKind,
-    ParamSpec, PositionEmbedding, Positions, attend,
+    Activation, AttentionMask, AttentionOptions, Embedding, Forward, Init, LayerNorm, Linear,
+    ModulePath, ParamKind, ParamSpec, PositionEmbedding, Positions, attend,
 };
 use tt_tensor::{Tensor, fused};
 
@@ -67,6 +66,10 @@ pub struct BertConfig {
     #[serde(default)]
     #[schemars(range(min = 0.0, max = 0.999))]
     pub hidden_dropout_prob: f64,
+    /// Dropout of attention's probabilities, while training.
+    #[serde(default)]
+    #[schemars(range(min = 0.0, max = 0.999))]
+    pub attention_probs_dropout_prob: f64,
 }
 
 fn default_type_vocab_size() -> usize {
@@ -101,10 +104,17 @@ impl BertConfig {
             let key = "num_attention_heads";
             return Err(Error::Config { key, why });
         }
-        if !(0.0..1.0).contains(&self.hidden_dropout_prob) {
-            let why = format!("{} is not in [0, 1)", self.hidden_dropout_prob);
-            let key = "hidden_dropout_prob";
-            return Err(Error::Config { key, why });
+        for (key, p) in [
+            ("hidden_dropout_prob", self.hidden_dropout_prob),
+            (
+                "attention_probs_dropout_prob",
+                self.attention_probs_dropout_prob,
+            ),
+        ] {
+            if !(0.0..1.0).contains(&p) {
+                let why = format!("{p} is not in [0, 1)");
+                return Err(Error::Config { key, why });
+            }
         }
         Ok(())
     }
@@ -165,12 +175,14 @@ impl ModelConfig for BertConfig {
                 .get("initializer_range")?
                 .unwrap_or(default_initializer_range()),
             hidden_dropout_prob: 0.0,
+            attention_probs_dropout_prob: 0.0,
         })
     }
 
     fn with_training_options(self, ours: &Self) -> Self {
         Self {
             hidden_dropout_prob: ours.hidden_dropout_prob,
+            attention_probs_dropout_prob: ours.attention_probs_dropout_prob,
             ..self
         }
     }
@@ -209,6 +221,7 @@ struct Block {
     path: ModulePath,
     attention: ModulePath,
     head_dim: usize,
+    options: AttentionOptions,
     query: Linear,
     key: Linear,
     value: Linear,
@@ -315,6 +328,10 @@ impl Block {
         let wide = config.intermediate_size;
         Self {
             head_dim: hidden / config.num_attention_heads,
+            options: AttentionOptions {
+                dropout: config.attention_probs_dropout_prob as f32,
+                ..AttentionMask::BIDIRECTIONAL.into()
+            },
             query: projection("query"),
             key: projection("key"),
             value: projection("value"),
@@ -356,8 +373,7 @@ impl Block {
             Ok(y.reshape((b, t, heads, self.head_dim))?) // [B, T, H, D]
         };
         let qkv = [heads(&self.query)?, heads(&self.key)?, heads(&self.value)?];
-        let mask = AttentionMask::BIDIRECTIONAL;
-        let y = attend(fwd, &self.attention, qkv, positions, mask)?; // [B, T, H, D]
+        let y = attend(fwd, &self.attention, qkv, positions, self.options)?; // [B, T, H, D]
         let width = y.dims()[2] * self.head_dim;
         Ok(y.reshape((b, t, width))?)
     }
@@ -460,7 +476,6 @@ impl Model for BertForMaskedLM {
         let mut config = json!(self.config);
         for (key, value) in [
             ("architectures", json!([CLASS])),
-            ("attention_probs_dropout_prob", json!(0.0)),
             ("model_type", json!(MODEL_TYPE)),
             ("position_embedding_type", json!("absolute")),
             ("tie_word_embeddings", json!(true)),

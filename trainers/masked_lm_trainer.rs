@@ -153,7 +153,10 @@ mod tests {
         let trainer = MaskedLMTrainer::new(&MaskedLMTrainerOptions::default());
         let batch = DeviceBatch::upload(batch, Device::Cpu).unwrap();
         let loss = trainer.loss(&fwd, &*model, &batch).unwrap();
-        let scalar = |tensor: &Tensor| tensor.reshape(1).unwrap().to_scalar::<f32>().unwrap();
+        let scalar = |tensor: &Tensor| {
+            let tensor = tensor.detach().reshape(1).unwrap();
+            tensor.to_scalar::<f32>().unwrap()
+        };
         let accuracy = loss.scalars.first().map(|it| scalar(&it.sum));
         if is_training {
             tape.backward(&loss.sum).unwrap();

@@ -29,15 +29,17 @@ fn a_config_of_a_few_keys_has_the_values_of_the_paper_for_the_others() {
 fn dropout_is_the_runs_to_decide_and_not_the_checkpoints() {
     let theirs = BertConfig::from_hf(&config(json!({}))).unwrap();
     assert_eq!(theirs.hidden_dropout_prob, 0.0);
+    assert_eq!(theirs.attention_probs_dropout_prob, 0.0);
     let ours = BertConfig {
         hidden_dropout_prob: 0.2,
+        attention_probs_dropout_prob: 0.3,
         ..theirs.clone()
     };
     let trained = theirs.with_training_options(&ours);
     assert_eq!(trained.hidden_dropout_prob, 0.2);
     let written = BertForMaskedLM::new(trained).unwrap().hf_config();
     assert_eq!(written["hidden_dropout_prob"], 0.2);
-    assert_eq!(written["attention_probs_dropout_prob"], 0.0);
+    assert_eq!(written["attention_probs_dropout_prob"], 0.3);
 }
 
 #[test]

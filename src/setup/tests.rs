@@ -42,7 +42,7 @@ fn every_option_of_every_group_type_checks() {
                     overrides.push("data.dataset.kwargs.sources=[{url: stories, max_rows: 10}]");
                 }
                 "data=hf" => overrides.push("data.dataset.kwargs.path=user/name"),
-                "data=stories" => {}
+                "data=stories" | "data=stories_pairs" => {}
                 _ if group == "data" => overrides.push("data.path=given"),
                 _ => {}
             }

@@ -97,7 +97,10 @@ fn bash_completes_commands_flags_and_their_values() {
     );
     assert_eq!(offered(&place, "tpu-train emb"), ["embed"]);
     assert_eq!(offered(&place, "tpu-train eval max_b"), ["max_batches="]);
-    assert_eq!(offered(&place, "tpu-train eval data=sto"), ["stories"]);
+    assert_eq!(
+        offered(&place, "tpu-train eval data=sto"),
+        ["stories", "stories_pairs"]
+    );
 }
 
 #[test]

@@ -167,7 +167,14 @@ fn a_reference_that_has_changed_is_refused() {
 fn what_makes_no_sense_is_refused_before_the_first_step() {
     let place = Place::new();
     let cases: [(&[&str], &[&str], &str); 6] = [
-        (COPY, &["data=stories"], "its rows are no pairs"),
+        (
+            COPY,
+            &[
+                "data.collator.type=packing.PackingCollator",
+                "data.collator.kwargs={text_field: chosen}",
+            ],
+            "its rows are no pairs",
+        ),
         (
             &["+trainer=ipo"],
             &["+trainer.kwargs.label_smoothing=0.1"],

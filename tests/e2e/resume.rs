@@ -212,6 +212,7 @@ fn masked_language_modelling_goes_on_likewise_with_any_number_of_workers() {
         "model/size=bert-nano",
         "+trainer=masked_lm",
         "model.hidden_dropout_prob=0.1",
+        "model.attention_probs_dropout_prob=0.1",
         "data.collator.kwargs.whole_word_mask=true",
         "data.collator.kwargs.max_ngrams=3",
         "data.sequence_length=32",

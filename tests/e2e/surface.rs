@@ -97,7 +97,8 @@ fn info_plugins_lists_what_type_may_name() {
     place
         .run(&["--info", "plugins"])
         .with_code(0)
-        .prints("model.type:\n  llama.LlamaForCausalLM")
+        .prints("model.type:\n  bert.BertForMaskedLM ")
+        .prints("  llama.LlamaForCausalLM ")
         .prints("trainer.type:\n  lm_trainer.LMTrainer ")
         .prints(
             "  seq_to_seq_lm_trainer.SeqToSeqLMTrainer  an output after its input, by a decoder\n",

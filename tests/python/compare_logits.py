@@ -19,7 +19,7 @@ import sys
 import torch
 import transformers
 from safetensors import safe_open
-from transformers import AutoConfig, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 
 def compare(checkpoint, ours):

@@ -96,8 +96,8 @@ fn wrong_values_name_their_keys() {
     );
     assert_eq!(
         error(|config| config.collator.r#type = "tokenise.Collator".to_owned()),
-        "unknown collator `tokenise.Collator` (data.collator.type); known: tokenize.TokenizeCollator, chat.ChatCollator, packing.PackingCollator, \
-         simple.SimpleCollator, single_sequence.SingleSequenceCollator, seq_to_seq.SeqToSeqCollator"
+        "unknown collator `tokenise.Collator` (data.collator.type); known: tokenize.TokenizeCollator, chat.ChatCollator, masked_lm.MaskedLMCollator, packing.PackingCollator, \
+         simple.SimpleCollator, single_sequence.SingleSequenceCollator, seq_to_seq.SeqToSeqCollator, preference.PreferenceCollator"
     );
     let message = error(|config| {
         config

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tt_checkpoint::write_window_bytes;
 use tt_collators::{Batch, BatchSpec};
 use tt_engine::{Limits, Sampler, Sampling, generate};
-use tt_models::Model;
+use tt_models::{Generation, Model};
 use tt_nn::{ParamTree, Recompute};
 use tt_optimizers::Optimizers;
 use tt_sharding::{Sharded, Traffic};
@@ -128,7 +128,10 @@ impl Rehearsal {
         training.initial = self.initial;
         let of_initial = training.initial.iter().flat_map(|it| it.params.iter());
         let reference: u64 = of_initial.map(|(_, p)| bytes(&p.local())).sum();
+        let before = live();
         trainer.post_init(&mut training)?;
+        // A trainer that needs it only ahead of the first step has let it go.
+        let reference = reference.saturating_sub(before.saturating_sub(live()));
 
         // A step taken apart: what there is between the two passes, and what the passes leave.
         let batch = Batch::full(config.micro_batch_size, sequence_length, &batch);
@@ -190,7 +193,7 @@ impl Rehearsal {
             saved_optimizer += saved_bytes(&slot.shard, &slot.value);
         }
         let snapshot = write_window_bytes(saved_weights + saved_optimizer);
-        if config.sample.count > 0 {
+        if config.sample.count > 0 && training.model.generation() != Generation::Unable {
             sample(&training, &config)?;
         }
         let tensors = device.usage().peak_bytes;

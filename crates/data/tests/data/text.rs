@@ -280,7 +280,7 @@ fn missing_path_and_wrong_options_name_their_keys() {
     unknown.dataset.url = "novels".to_owned();
     assert_eq!(
         error(&unknown).to_string(),
-        "unknown data set `novels` (data.dataset.url); known: stories, text, parquet, arrow, jsonl, files, hf, mixture"
+        "unknown data set `novels` (data.dataset.url); known: stories, stories_pairs, text, parquet, arrow, jsonl, files, hf, mixture"
     );
 }
 

@@ -28,7 +28,7 @@ pub fn model(hidden_dropout: f64) -> Arc<dyn Model> {
 pub fn data() -> Pipeline {
     let data = DataConfig {
         sequence_length: 32,
-        num_val_blocks: 2,
+        num_val_blocks: 8,
         tokenizer: TokenizerConfig {
             vocab_size: 512,
             ..TokenizerConfig::default()
