@@ -292,10 +292,11 @@ fn an_adapter_on_135_m_parameters_takes_little_more_than_weights_and_activations
         std::fs::remove_dir_all(place.path().join("run")).expect("removed");
         peak_bytes
     };
+    // Of it the logits of 384 rows at once are 75 MB.
     for (options, most) in [
         (&[][..], 1_250_000_000),
         (&["model/remat=mlp"], 950_000_000),
-        (&["model.adapter.base_dtype=bf16"], 950_000_000),
+        (&["model.adapter.base_dtype=bf16"], 1_000_000_000),
     ] {
         let peak_bytes = peak_bytes(options);
         assert!(peak_bytes < most, "{options:?}: {peak_bytes} of {most}");
