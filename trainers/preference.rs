@@ -2,7 +2,7 @@
 //!
 //! Batches hold the answers to prompt `i` in rows `2i` (chosen) and `2i + 1` (rejected), labels on answers alone, as
 //! `preference.PreferenceCollator` makes them. The loss is a mean over pairs; see [`objective`] for the formulas. Where a
-//! reference model is part of them, [`reference`] says which it is.
+//! reference model is part of them, [`mod@reference`] says which it is.
 //!
 //! Logged, in validation as `val_..`, are means over pairs: `rewards/{chosen,rejected,margins,accuracies}`,
 //! `logps/{chosen,rejected}` (summed over an answer's tokens) and `lengths/{chosen,rejected}` (tokens of an answer); of ORPO

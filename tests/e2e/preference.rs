@@ -171,7 +171,7 @@ fn what_makes_no_sense_is_refused_before_the_first_step() {
             COPY,
             &[
                 "data.collator.type=packing.PackingCollator",
-                "+data.collator.kwargs={text_field: chosen}",
+                "+data.collator.kwargs={field: chosen}",
             ],
             "its rows are no pairs",
         ),
