@@ -101,6 +101,16 @@ fn all_ways_to_have_a_reference_learn_the_same() {
     let [off, adapter_copy] = [3, 4].map(|i| losses(KINDS[i].1, KINDS[i].0));
     close(&off, &adapter_copy, "adapter off");
     assert_ne!(copy, off);
+
+    // Without the model before the first step there is no such loss to evaluate, but one of the answers.
+    place
+        .run(&["eval", "checkpoint=copy"])
+        .with_code(2)
+        .complains("trainer=lm tells the loss of its answers");
+    place
+        .run(&["eval", "checkpoint=copy", "trainer=lm"])
+        .with_code(0)
+        .prints("validation");
 }
 
 #[test]

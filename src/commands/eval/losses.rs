@@ -208,6 +208,13 @@ fn prepare(
         training.step = state.step;
         trainer.restore(&state.trainer)?;
     }
+    let adapter = stored.adapter.as_ref().map(|lora| lora.config());
+    if trainer.initial_model(adapter)?.is_some() {
+        return Err(Failure::Request(anyhow!(
+            "{}: its objective compares with the model as it was before the first step, which eval does not have; trainer=lm tells the loss of its answers",
+            config.checkpoint
+        )));
+    }
     trainer.post_init(&mut training)?;
     Ok((training, trainer))
 }
