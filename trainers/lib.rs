@@ -7,6 +7,7 @@
 // They panic where nobody can read: standard output may be closed, or its disk full.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
+mod cross_entropy;
 mod lm_trainer;
 mod masked_lm_trainer;
 mod preference;

@@ -4,8 +4,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tt_models::Model;
 use tt_nn::Forward;
-use tt_tensor::{CrossEntropyParams, fused};
+use tt_tensor::CrossEntropyParams;
 use tt_train::{DeviceBatch, Error, IGNORE, Loss, Prediction, Result, Trainer, Training};
+
+use crate::cross_entropy::cross_entropy;
 
 /// `trainer.kwargs` of `lm_trainer.LMTrainer`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -73,21 +75,7 @@ impl Trainer for LMTrainer {
             }
         };
         let head = model.output(fwd)?;
-        if let Some(weights) = batch.weights() {
-            // Each target counts by its weight, and the sum is divided by theirs.
-            let losses = fused::linear_token_losses(&hidden, &head, &batch.targets, params)?; // [B, T]
-            return Ok(Loss {
-                sum: losses.mul(weights)?.sum_all()?,
-                weight: weights.sum_all()?,
-                scalars: Vec::new(),
-            });
-        }
-        let loss = fused::linear_cross_entropy(&hidden, &head, &batch.targets, params)?;
-        Ok(Loss {
-            sum: loss.sum,
-            weight: loss.count,
-            scalars: Vec::new(),
-        })
+        cross_entropy(&hidden, &head, batch, params)
     }
 }
 

@@ -12,6 +12,8 @@ use tt_nn::Forward;
 use tt_tensor::{CrossEntropyParams, DType, Tensor, fused};
 use tt_train::{DeviceBatch, Error, IGNORE, Loss, Mean, Prediction, Result, Trainer, Training};
 
+use crate::cross_entropy::cross_entropy;
+
 /// `trainer.kwargs` of `masked_lm.MaskedLMTrainer`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -79,19 +81,9 @@ impl Trainer for MaskedLMTrainer {
         } else {
             vec![Mean::new("masked_accuracy", right(&hidden, &head, batch)?)]
         };
-        if let Some(weights) = batch.weights() {
-            let losses = fused::linear_token_losses(&hidden, &head, &batch.targets, params)?; // [B, T]
-            return Ok(Loss {
-                sum: losses.mul(weights)?.sum_all()?,
-                weight: weights.sum_all()?,
-                scalars,
-            });
-        }
-        let loss = fused::linear_cross_entropy(&hidden, &head, &batch.targets, params)?;
         Ok(Loss {
-            sum: loss.sum,
-            weight: loss.count,
             scalars,
+            ..cross_entropy(&hidden, &head, batch, params)?
         })
     }
 }

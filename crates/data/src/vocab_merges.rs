@@ -288,7 +288,7 @@ fn content(token: &Value) -> &str {
 }
 
 /// A file of `folder`; null if it is not there.
-fn json_of(folder: &Path, name: &str) -> Result<Value, DataError> {
+pub(crate) fn json_of(folder: &Path, name: &str) -> Result<Value, DataError> {
     let path = folder.join(name);
     if !path.exists() {
         return Ok(Value::Null);

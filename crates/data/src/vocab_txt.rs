@@ -12,7 +12,7 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use crate::error::DataError;
-use crate::vocab_merges::Made;
+use crate::vocab_merges::{Made, json_of};
 
 const VOCAB: &str = "vocab.txt";
 /// Those that share BERT's WordPiece, with `Fast` after them or without.
@@ -196,17 +196,4 @@ fn post_processor((cls, cls_id): (&str, &Value), (sep, sep_id): (&str, &Value)) 
 /// A token's text, given alone or with how it is found.
 fn content(token: &Value) -> Option<&str> {
     token.as_str().or_else(|| token["content"].as_str())
-}
-
-/// A file of `folder`; null if it is not there.
-fn json_of(folder: &Path, name: &str) -> Result<Value, DataError> {
-    let path = folder.join(name);
-    if !path.exists() {
-        return Ok(Value::Null);
-    }
-    let bytes = fs::read(&path).map_err(DataError::io(&path))?;
-    serde_json::from_slice(&bytes).map_err(|error| DataError::Tokenizer {
-        message: error.to_string(),
-        path,
-    })
 }
