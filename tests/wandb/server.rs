@@ -63,6 +63,17 @@ impl Server {
         runs[0].clone()
     }
 
+    /// Waits until it has a part of the history of the only run.
+    #[allow(dead_code)] // not by all who include this file
+    pub fn wait_for_rows(&self) {
+        while self.state()["runs"][0]["history"]
+            .as_array()
+            .is_none_or(Vec::is_empty)
+        {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+    }
+
     /// Each request that was made.
     #[allow(dead_code)] // not by all who include this file
     pub fn requests(&self) -> Vec<Value> {

@@ -136,12 +136,7 @@ fn a_server_that_dies_leaves_a_log_of_all() {
     for step in 1..=25 {
         metrics.log(row(step)).unwrap();
     }
-    while server.state()["runs"][0]["history"]
-        .as_array()
-        .is_none_or(Vec::is_empty)
-    {
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
+    server.wait_for_rows();
     drop(server);
     for step in 26..=50 {
         metrics.log(row(step)).unwrap();
@@ -158,9 +153,17 @@ fn a_server_that_dies_leaves_a_log_of_all() {
 #[test]
 fn a_stream_that_was_refused_is_sent_later_without_doubling() {
     let server =
-        Server::start("--fault-match file_stream --fault-skip 2 --fail-first 1 --fail-status 403");
+        Server::start("--fault-match file_stream --fault-skip 1 --fail-first 1 --fail-status 403");
     let run = Run::new(&server.url);
-    run.complete(1, 50, &End::Finished);
+    let mut metrics = run.start(0);
+    for step in 1..=25 {
+        metrics.log(row(step)).unwrap();
+    }
+    server.wait_for_rows();
+    for step in 26..=50 {
+        metrics.log(row(step)).unwrap();
+    }
+    metrics.finish(&End::Finished).unwrap();
     let stored = server.run();
     assert!(stored["history"].as_array().unwrap().len() < 50);
     assert_eq!(stored["complete"], false);
