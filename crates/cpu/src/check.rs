@@ -5,9 +5,10 @@
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, Result, WithDType, bail};
 
-use crate::View;
 use crate::element::Element;
+use crate::kernels::cross_entropy::Operands;
 use crate::kernels::matmul::Matrix;
+use crate::{CrossEntropyParams, View};
 
 /// Ends with a candle error unless `condition` holds.
 macro_rules! ensure {
@@ -107,6 +108,82 @@ pub(crate) fn rows_and_cols(what: &str, view: View<CpuStorage>) -> Result<(usize
     match view.1.dims() {
         [leading @ .., cols] => Ok((leading.iter().product(), *cols)),
         [] => bail!("{what} must have at least one dim"),
+    }
+}
+
+/// The operands of a loss through a linear head, checked.
+pub(crate) struct HeadLoss<'a> {
+    op: &'a str,
+    params: &'a CrossEntropyParams,
+    hidden: View<'a, CpuStorage>,
+    weight: View<'a, CpuStorage>,
+    labels: &'a [i64],
+    pub(crate) vocab: usize,
+    pub(crate) dim: usize,
+}
+
+impl<'a> HeadLoss<'a> {
+    pub(crate) fn new(
+        op: &'a str,
+        params: &'a CrossEntropyParams,
+        hidden: View<'a, CpuStorage>,
+        weight: View<'a, CpuStorage>,
+        labels: View<'a, CpuStorage>,
+    ) -> Result<Self> {
+        let (rows, dim) = rows_and_cols(&format!("{op}: hidden"), hidden)?;
+        let (vocab, weight_dim) = rows_and_cols(&format!("{op}: weight"), weight)?;
+        ensure!(
+            dim == weight_dim,
+            "{op}: hidden rows of {dim} meet head rows of {weight_dim}"
+        );
+        ensure!(dim > 0, "{op}: the hidden dim is 0");
+        ensure!(
+            (0.0..=1.0).contains(&params.label_smoothing),
+            "{op}: label_smoothing {} is not in 0..=1",
+            params.label_smoothing
+        );
+        let labels = dense_of::<i64>(&format!("{op}: labels"), labels, rows)?;
+        let in_range = |label: i64| usize::try_from(label).is_ok_and(|label| label < vocab);
+        let bad = labels
+            .iter()
+            .find(|l| **l != params.ignore_index && !in_range(**l));
+        if let Some(label) = bad {
+            bail!("{op}: label {label} is not below the vocabulary of {vocab}");
+        }
+        Ok(Self {
+            op,
+            params,
+            hidden,
+            weight,
+            labels,
+            vocab,
+            dim,
+        })
+    }
+
+    pub(crate) fn rows(&self) -> usize {
+        self.labels.len()
+    }
+
+    pub(crate) fn operands<T: Element, W: Element>(&self) -> Result<Operands<'a, T, W>> {
+        Ok(Operands {
+            params: self.params,
+            hidden: dense(&format!("{}: hidden", self.op), self.hidden)?,
+            weight: dense(&format!("{}: weight", self.op), self.weight)?,
+            labels: self.labels,
+            dim: self.dim,
+        })
+    }
+
+    /// An output that is asked for.
+    pub(crate) fn output<'b, T: Element>(
+        &self,
+        what: &str,
+        out: Option<&'b mut CpuStorage>,
+        len: usize,
+    ) -> Result<Option<&'b mut [T]>> {
+        out.map(|out| output(&format!("{}: {what}", self.op), out, len))
+            .transpose()
     }
 }
 

@@ -219,6 +219,27 @@ pub trait FusedOps: BackendStorage {
         dweight: Option<&mut Self>,
     ) -> Result<()>;
 
+    /// What [`linear_cross_entropy`](Self::linear_cross_entropy) sums: `losses` `[rows]`, f32, 0 where there is no label.
+    fn linear_token_losses(
+        params: &CrossEntropyParams,
+        hidden: View<Self>,
+        weight: View<Self>,
+        labels: View<Self>,
+        losses: &mut Self,
+    ) -> Result<()>;
+    /// The gradients of each loss times its element of `dlosses` `[rows]`, f32, with logits made again: `dhidden` `[rows, D]`
+    /// of `hidden`'s type is assigned, `dweight` `[V, D]`, f32, written.
+    #[allow(clippy::too_many_arguments)]
+    fn linear_token_losses_backward(
+        params: &CrossEntropyParams,
+        hidden: View<Self>,
+        weight: View<Self>,
+        labels: View<Self>,
+        dlosses: View<Self>,
+        dhidden: Option<&mut Self>,
+        dweight: Option<(&mut Self, Write)>,
+    ) -> Result<()>;
+
     /// `y[r] = weight[ids[r]]` for `weight` `[V, D]`, `y` f32. An id that is not below `V` is an error.
     fn embedding(weight: View<Self>, ids: View<Self>, y: &mut Self) -> Result<()>;
     /// `dweight[ids[r]] += dy[r]`, in the order of `r`.

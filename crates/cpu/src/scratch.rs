@@ -51,8 +51,9 @@ pub fn attention_backward(dtype: DType, params: &AttentionParams) -> Vec<Vec<usi
     kernels::attention::backward_scratch(dtype, params)
 }
 
-/// [`FusedOps::linear_cross_entropy`](crate::FusedOps::linear_cross_entropy) for hidden states and a head of `types`: the
-/// buffers held at once, at each moment that may be the greatest.
+/// [`FusedOps::linear_cross_entropy`](crate::FusedOps::linear_cross_entropy), or a pass of the losses of single tokens, for
+/// hidden states and a head of `types`: the buffers held at once, at each moment that may be the greatest, if all rows have a
+/// label.
 pub fn linear_cross_entropy(
     types: [DType; 2],
     rows: usize,

@@ -2,7 +2,7 @@
 
 use candle_core::{CpuStorage, DType, Result, bail};
 
-use crate::check::{Heads, dense, dense_of, ensure, output, rows_and_cols, strided};
+use crate::check::{HeadLoss, Heads, dense, dense_of, ensure, output, rows_and_cols, strided};
 use crate::element::{with_element, with_elements};
 use crate::kernels;
 use crate::kernels::optimizer::State;
@@ -357,42 +357,58 @@ impl FusedOps for CpuStorage {
         dhidden: Option<&mut Self>,
         dweight: Option<&mut Self>,
     ) -> Result<()> {
-        let (rows, dim) = rows_and_cols("linear_cross_entropy: hidden", hidden)?;
-        let (vocab, weight_dim) = rows_and_cols("linear_cross_entropy: weight", weight)?;
-        ensure!(
-            dim == weight_dim,
-            "linear_cross_entropy: hidden rows of {dim} meet head rows of {weight_dim}"
-        );
-        ensure!(dim > 0, "linear_cross_entropy: the hidden dim is 0");
-        ensure!(
-            (0.0..=1.0).contains(&params.label_smoothing),
-            "linear_cross_entropy: label_smoothing {} is not in 0..=1",
-            params.label_smoothing
-        );
-        let labels = dense_of::<i64>("linear_cross_entropy: labels", labels, rows)?;
-        let in_range = |label: i64| usize::try_from(label).is_ok_and(|label| label < vocab);
-        let bad = labels
-            .iter()
-            .find(|l| **l != params.ignore_index && !in_range(**l));
-        if let Some(label) = bad {
-            bail!("linear_cross_entropy: label {label} is not below the vocabulary of {vocab}");
-        }
-        let dweight = match dweight {
-            Some(dw) => Some(output("linear_cross_entropy: dweight", dw, vocab * dim)?),
-            None => None,
-        };
+        let loss = HeadLoss::new("linear_cross_entropy", params, hidden, weight, labels)?;
+        let dweight = loss.output("dweight", dweight, loss.vocab * loss.dim)?;
         let totals_out = output("linear_cross_entropy: totals", totals, 3)?;
         with_elements!("linear_cross_entropy: hidden and weight", hidden.0, T; weight.0, W => {
-            let dhidden = match dhidden {
-                Some(dh) => Some(output("linear_cross_entropy: dhidden", dh, rows * dim)?),
-                None => None,
-            };
-            let hidden = dense::<T>("linear_cross_entropy: hidden", hidden)?;
-            let weight = dense::<W>("linear_cross_entropy: weight", weight)?;
-            let totals = kernels::cross_entropy::linear(
-                params, grad_scale, hidden, weight, labels, dim, dhidden, dweight,
-            );
+            let dhidden = loss.output("dhidden", dhidden, loss.rows() * loss.dim)?;
+            let operands = loss.operands::<T, W>()?;
+            let totals = kernels::cross_entropy::linear(&operands, grad_scale, dhidden, dweight);
             totals_out.copy_from_slice(&totals);
+        });
+        Ok(())
+    }
+
+    fn linear_token_losses(
+        params: &CrossEntropyParams,
+        hidden: Cpu,
+        weight: Cpu,
+        labels: Cpu,
+        losses: &mut Self,
+    ) -> Result<()> {
+        let loss = HeadLoss::new("linear_token_losses", params, hidden, weight, labels)?;
+        let losses = output("linear_token_losses: losses", losses, loss.rows())?;
+        with_elements!("linear_token_losses: hidden and weight", hidden.0, T; weight.0, W => {
+            kernels::cross_entropy::token_losses(&loss.operands::<T, W>()?, losses);
+        });
+        Ok(())
+    }
+
+    fn linear_token_losses_backward(
+        params: &CrossEntropyParams,
+        hidden: Cpu,
+        weight: Cpu,
+        labels: Cpu,
+        dlosses: Cpu,
+        dhidden: Option<&mut Self>,
+        dweight: Option<(&mut Self, Write)>,
+    ) -> Result<()> {
+        const OP: &str = "linear_token_losses_backward";
+        let loss = HeadLoss::new(OP, params, hidden, weight, labels)?;
+        let dlosses = dense_of(
+            "linear_token_losses_backward: dlosses",
+            dlosses,
+            loss.rows(),
+        )?;
+        let (dweight, write) = match dweight {
+            Some((dweight, write)) => (Some(dweight), write),
+            None => (None, Write::Assign),
+        };
+        let dweight = loss.output("dweight", dweight, loss.vocab * loss.dim)?;
+        with_elements!("linear_token_losses_backward: hidden and weight", hidden.0, T; weight.0, W => {
+            let dhidden = loss.output("dhidden", dhidden, loss.rows() * loss.dim)?;
+            let operands = loss.operands::<T, W>()?;
+            kernels::cross_entropy::token_losses_backward(&operands, dlosses, dhidden, dweight, write);
         });
         Ok(())
     }

@@ -169,22 +169,44 @@ impl FusedOps for MetaStorage {
     fn linear_cross_entropy(
         _: &CrossEntropyParams,
         _: f32,
-        (hidden, hidden_layout): Meta,
-        (weight, weight_layout): Meta,
+        hidden: Meta,
+        weight: Meta,
         _: Meta,
         _: &mut Self,
         dhidden: Option<&mut Self>,
         dweight: Option<&mut Self>,
     ) -> Result<()> {
-        let ((rows, dim), (vocab, _)) =
-            (rows_and_cols(hidden_layout), rows_and_cols(weight_layout));
-        let gradients = [dhidden.is_some(), dweight.is_some()].map(usize::from);
-        let products = 1 + gradients[0] + gradients[1];
-        let types = [hidden.dtype(), weight.dtype()];
-        hidden.on().scratch_in_turn(|| {
-            scratch::linear_cross_entropy(types, rows, vocab, dim, products > 1)
-        });
-        hidden.on().count_flops(products * 2 * rows * dim * vocab);
+        let gradients = usize::from(dhidden.is_some()) + usize::from(dweight.is_some());
+        let product = head_product(hidden, weight, gradients > 0);
+        hidden.0.on().count_flops((1 + gradients) * product);
+        Ok(())
+    }
+
+    fn linear_token_losses(
+        _: &CrossEntropyParams,
+        hidden: Meta,
+        weight: Meta,
+        _: Meta,
+        _: &mut Self,
+    ) -> Result<()> {
+        let product = head_product(hidden, weight, false);
+        hidden.0.on().count_flops(product);
+        Ok(())
+    }
+
+    fn linear_token_losses_backward(
+        _: &CrossEntropyParams,
+        hidden: Meta,
+        weight: Meta,
+        _: Meta,
+        _: Meta,
+        dhidden: Option<&mut Self>,
+        dweight: Option<(&mut Self, Write)>,
+    ) -> Result<()> {
+        let gradients = usize::from(dhidden.is_some()) + usize::from(dweight.is_some());
+        let product = head_product(hidden, weight, gradients > 0);
+        hidden.0.on().count_flops(gradients * product);
+        hidden.0.on().count_recomputed_flops(product); // the logits
         Ok(())
     }
 
@@ -235,6 +257,20 @@ fn elements(layout: &Layout) -> usize {
 fn rows_and_cols(layout: &Layout) -> (usize, usize) {
     let cols = layout.dims().last().copied().unwrap_or(1);
     (elements(layout) / cols.max(1), cols)
+}
+
+/// FLOPs of one product of a head over all rows, whose scratch is taken note of.
+fn head_product(
+    (hidden, hidden_layout): Meta,
+    (weight, weight_layout): Meta,
+    backward: bool,
+) -> usize {
+    let ((rows, dim), (vocab, _)) = (rows_and_cols(hidden_layout), rows_and_cols(weight_layout));
+    let types = [hidden.dtype(), weight.dtype()];
+    hidden
+        .on()
+        .scratch_in_turn(|| scratch::linear_cross_entropy(types, rows, vocab, dim, backward));
+    2 * rows * dim * vocab
 }
 
 /// FLOPs of one product over the scores that are seen by position, all in one segment.

@@ -5,7 +5,7 @@
 //   d loss / d z_j = p_j (1 + 2 z_loss lse) - (1 - smoothing) [j = label] - smoothing / vocab
 // A label of ignore_index makes a row invalid: its loss and gradient are 0. Any other label that is no position is reported
 // (FAULT_INDEX). stats is f32 [3, stride]: loss, validity and lse^2 of each row, to be summed by who calls.
-// The gradient is multiplied by grad_scale before it is rounded to its type.
+// The gradient is multiplied by grad_scale, and by the row's scale if there are scales, before it is rounded to its type.
 // grad may be the logits themselves, if it is f32. Rows lie over the lanes; a vocabulary that is longer than a piece passes
 // through three times, the next piece loaded and the last gradient stored while one is computed. Limits: vocab below 2^31.
 #include "rows.h"
@@ -15,7 +15,8 @@ typedef struct {
   uint64_t logits;
   uint64_t labels;  // i32 [rows]
   uint64_t stats;
-  uint64_t grad;  // 0: not wanted
+  uint64_t grad;    // 0: not wanted
+  uint64_t scales;  // f32 [rows], 0: none
   int64_t rows;
   int64_t vocab;
   int64_t stats_stride;
@@ -136,6 +137,10 @@ KERNEL(cross_entropy, cross_entropy_t) {
     store_stat(a, 2, row, SPARE, &one);
     if (!a->grad) continue;
     if (a->grad_scale != 1.f) tpu_bdc_fp_mul_C(VALID, VALID, f32_scalar(a->grad_scale), &one, NULL, NULL, DT_FP32);
+    if (a->scales) {
+      tpu_gdma_cpy_S2L(SPARE, a->scales + row * 4, &one, NULL, NULL, DT_FP32);
+      tpu_bdc_fp_mul(VALID, VALID, SPARE, &one, NULL, NULL, NULL, DT_FP32);
+    }
 
     // What multiplies exp(z - largest): (1 + 2 z_loss lse) / sum.
     tpu_bdc_fp_mul_C(SCALE, LSE, f32_scalar(2 * a->z_loss), &one, NULL, NULL, DT_FP32);

@@ -189,6 +189,32 @@ impl FusedOps for TpuStorage {
         )?)
     }
 
+    fn linear_token_losses(
+        params: &CrossEntropyParams,
+        hidden: Tpu,
+        weight: Tpu,
+        labels: Tpu,
+        losses: &mut Self,
+    ) -> Result<()> {
+        Ok(ops::cross_entropy::linear_token_losses(
+            params, hidden, weight, labels, losses,
+        )?)
+    }
+
+    fn linear_token_losses_backward(
+        params: &CrossEntropyParams,
+        hidden: Tpu,
+        weight: Tpu,
+        labels: Tpu,
+        dlosses: Tpu,
+        dhidden: Option<&mut Self>,
+        dweight: Option<(&mut Self, Write)>,
+    ) -> Result<()> {
+        Ok(ops::cross_entropy::linear_token_losses_backward(
+            params, hidden, weight, labels, dlosses, dhidden, dweight,
+        )?)
+    }
+
     fn embedding(weight: Tpu, ids: Tpu, y: &mut Self) -> Result<()> {
         Ok(ops::index::embedding(weight, ids, y)?)
     }

@@ -224,6 +224,22 @@ fn products_and_attention_offer_four_tasks_to_each_of_16_threads() {
     }
 }
 
+fn loss_operands<'a, T, W>(
+    params: &'a CrossEntropyParams,
+    hidden: &'a [T],
+    weight: &'a [W],
+    labels: &'a [i64],
+    dim: usize,
+) -> cross_entropy::Operands<'a, T, W> {
+    cross_entropy::Operands {
+        params,
+        hidden,
+        weight,
+        labels,
+        dim,
+    }
+}
+
 #[test]
 fn the_head_and_the_embedding_offer_four_tasks_to_each_of_16_threads() {
     let mut report = Report::default();
@@ -255,7 +271,8 @@ fn the_head_and_the_embedding_offer_four_tasks_to_each_of_16_threads() {
             ENOUGH,
             || {
                 let (dh, dw) = (Some(dhidden), Some(dweight));
-                cross_entropy::linear(&params, 1.0, hidden, &table, &labels, dim, dh, dw);
+                let operands = loss_operands(&params, hidden, &table, &labels, dim);
+                cross_entropy::linear(&operands, 1.0, dh, dw);
             },
         );
         let hidden = vec![bf16::ZERO; rows * dim];
@@ -265,7 +282,8 @@ fn the_head_and_the_embedding_offer_four_tasks_to_each_of_16_threads() {
             ENOUGH,
             || {
                 let (dh, dw) = (Some(&mut dhidden[..]), Some(dweight));
-                cross_entropy::linear(&params, 1.0, &hidden, &table, &labels, dim, dh, dw);
+                let operands = loss_operands(&params, &hidden, &table, &labels, dim);
+                cross_entropy::linear(&operands, 1.0, dh, dw);
             },
         );
     }
@@ -395,7 +413,8 @@ fn the_gradient_of_the_head_is_neither_filled_nor_scaled_by_one() {
     let mut dweight = vec![f32::NAN; vocab * dim];
     let calls = calls_on(1, || {
         let dw = Some(&mut dweight[..]);
-        cross_entropy::linear(&params, 1.0, &hidden, &weight, &labels, dim, None, dw);
+        let operands = loss_operands(&params, &hidden, &weight, &labels, dim);
+        cross_entropy::linear(&operands, 1.0, None::<&mut [f32]>, dw);
         elementwise::scale(&mut dweight, 1.0);
     });
     assert!(!calls.is_empty());

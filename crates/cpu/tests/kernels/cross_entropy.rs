@@ -1,7 +1,7 @@
 //! Linear cross-entropy against the plain definition, which is checked against finite differences.
 
 use candle_core::{CpuStorage, Result};
-use tt_cpu::{CrossEntropyParams, FusedOps, reference};
+use tt_cpu::{CrossEntropyParams, FusedOps, Write, reference};
 
 use crate::common::*;
 
@@ -142,6 +142,85 @@ fn ignored_rows_have_neither_loss_nor_gradient() -> Result<()> {
     for storage in [totals, dh, dw] {
         assert!(f32s(&storage).iter().all(|x| *x == 0.0));
     }
+    Ok(())
+}
+
+/// Losses of the rows, and the gradients of each times its element of `upstream`.
+fn token_losses(
+    hidden: &[f32],
+    weight: &[f32],
+    labels: &[i64],
+    upstream: &[f32],
+    dim: usize,
+) -> Result<[CpuStorage; 3]> {
+    let rows = labels.len();
+    let vocab = weight.len() / dim;
+    let hidden = Operand::f32(hidden.to_vec(), (rows, dim));
+    let weight = Operand::f32(weight.to_vec(), (vocab, dim));
+    let labels = Operand::i64(labels.to_vec(), rows);
+    let upstream = Operand::f32(upstream.to_vec(), rows);
+    let [mut losses, mut dh, mut dw] = [rows, rows * dim, vocab * dim].map(garbage);
+    let (h, w, l) = (hidden.view(), weight.view(), labels.view());
+    CpuStorage::linear_token_losses(&FULL, h, w, l, &mut losses)?;
+    CpuStorage::linear_token_losses_backward(
+        &FULL,
+        h,
+        w,
+        l,
+        upstream.view(),
+        Some(&mut dh),
+        Some((&mut dw, Write::Assign)),
+    )?;
+    Ok([losses, dh, dw])
+}
+
+#[test]
+fn rows_without_a_label_change_nothing_whatever_they_hold() -> Result<()> {
+    let (rows, dim, vocab) = (150, 24, 300);
+    let labels = labels(rows, vocab);
+    let has_label = |row: usize| labels[row] != -100;
+    let mut hidden = random(rows * dim, 1);
+    for row in (0..rows).filter(|row| !has_label(*row)) {
+        hidden[row * dim..][..dim].fill(f32::NAN);
+    }
+    let (weight, upstream) = (random(vocab * dim, 2), random(rows, 3));
+    let all = token_losses(&hidden, &weight, &labels, &upstream, dim)?;
+    // The same without these rows.
+    let kept = |x: &[f32], width: usize| -> Vec<f32> {
+        let rows = x.chunks_exact(width).enumerate();
+        let rows = rows.filter(|(row, _)| has_label(*row));
+        rows.flat_map(|(_, x)| x.to_vec()).collect()
+    };
+    let few_labels: Vec<i64> = labels.iter().copied().filter(|l| *l != -100).collect();
+    let (few_hidden, few_upstream) = (kept(&hidden, dim), kept(&upstream, 1));
+    let few = token_losses(&few_hidden, &weight, &few_labels, &few_upstream, dim)?;
+    assert_eq!(kept(f32s(&all[0]), 1), f32s(&few[0]));
+    assert_eq!(kept(f32s(&all[1]), dim), f32s(&few[1]));
+    assert_eq!(f32s(&all[2]), f32s(&few[2]));
+    for row in (0..rows).filter(|row| !has_label(*row)) {
+        assert_eq!(f32s(&all[0])[row], 0.0);
+        assert!(f32s(&all[1])[row * dim..][..dim].iter().all(|x| *x == 0.0));
+    }
+    Ok(())
+}
+
+#[test]
+fn losses_one_by_one_are_those_of_the_sum() -> Result<()> {
+    let (rows, dim, vocab) = (1500, 16, 140);
+    let (hidden, weight) = (random(rows * dim, 1), random(vocab * dim, 2));
+    let labels = labels(rows, vocab);
+    let [losses, dh, dw] = token_losses(&hidden, &weight, &labels, &vec![0.5; rows], dim)?;
+    let hidden = Operand::f32(hidden, (rows, dim));
+    let weight = Operand::f32(weight, (vocab, dim));
+    let labels = Operand::i64(labels, rows);
+    let [mut totals, mut dh_of_sum, mut dw_of_sum] = [3, rows * dim, vocab * dim].map(garbage);
+    let (h, w, l) = (hidden.view(), weight.view(), labels.view());
+    let (to_hidden, to_weight) = (Some(&mut dh_of_sum), Some(&mut dw_of_sum));
+    CpuStorage::linear_cross_entropy(&FULL, 0.5, h, w, l, &mut totals, to_hidden, to_weight)?;
+    let sum: f64 = wide(f32s(&losses)).iter().sum();
+    assert_close("sum", &f32s(&totals)[..1], &[sum], 1e-6);
+    assert_eq!(f32s(&dh), f32s(&dh_of_sum));
+    assert_eq!(f32s(&dw), f32s(&dw_of_sum));
     Ok(())
 }
 

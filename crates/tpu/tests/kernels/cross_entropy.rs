@@ -5,7 +5,7 @@ use crate::common::{
 };
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, DType, Layout};
-use tt_cpu::{CrossEntropyParams, FusedOps};
+use tt_cpu::{CrossEntropyParams, FusedOps, Write};
 use tt_tpu::TpuStorage;
 
 fn error(ours: &TpuStorage, truth: &CpuStorage) -> f64 {
@@ -48,7 +48,8 @@ fn check(rows: usize, dim: usize, vocab: usize, params: CrossEntropyParams, dtyp
         Some(&mut dweight),
     )
     .unwrap();
-    let [hidden, weight, labels] = [&hidden, &weight, &labels].map(|host| upload(device, host));
+    let host = (hidden, weight, labels);
+    let [hidden, weight, labels] = [&host.0, &host.1, &host.2].map(|host| upload(device, host));
     let views = (
         (&hidden, &layouts[0]),
         (&weight, &layouts[1]),
@@ -103,6 +104,45 @@ fn check(rows: usize, dim: usize, vocab: usize, params: CrossEntropyParams, dtyp
         ours,
         "{what}"
     );
+    // Loss by loss, each with a gradient of its own.
+    let (upstream, one_each) = (CpuStorage::F32(numbers(rows, 3)), Layout::contiguous(rows));
+    let mut losses = CpuStorage::F32(vec![0.0; rows]);
+    let mut our_losses = upload(device, &losses);
+    let cpu = (
+        (&host.0, &layouts[0]),
+        (&host.1, &layouts[1]),
+        (&host.2, &layouts[2]),
+    );
+    CpuStorage::linear_token_losses(&params, cpu.0, cpu.1, cpu.2, &mut losses).unwrap();
+    TpuStorage::linear_token_losses(&params, views.0, views.1, views.2, &mut our_losses).unwrap();
+    CpuStorage::linear_token_losses_backward(
+        &params,
+        cpu.0,
+        cpu.1,
+        cpu.2,
+        (&upstream, &one_each),
+        Some(&mut dhidden),
+        Some((&mut dweight, Write::Accumulate)),
+    )
+    .unwrap();
+    TpuStorage::linear_token_losses_backward(
+        &params,
+        views.0,
+        views.1,
+        views.2,
+        (&upload(device, &upstream), &one_each),
+        Some(&mut our_dhidden),
+        Some((&mut our_dweight, Write::Accumulate)),
+    )
+    .unwrap();
+    for (name, ours, truth) in [
+        ("losses", &our_losses, &losses),
+        ("dhidden of each", &our_dhidden, &dhidden),
+        ("dweight with that of each", &our_dweight, &dweight),
+    ] {
+        let error = error(ours, truth);
+        assert!(error < tolerance, "{what}: {name} is off by {error:.1e}");
+    }
     assert_eq!(fallbacks(device, "linear_cross_entropy"), 0);
     assert!(launches(device, "cross_entropy") > 1);
 }

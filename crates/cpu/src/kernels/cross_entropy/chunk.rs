@@ -1,29 +1,22 @@
-//! Cross-entropy of a linear head, logits made and used chunk by chunk.
+//! One chunk of rows on its way through the loss of a linear head: three phases over its logits, which lie transposed,
+//! `[V, R]`, so that all three products read their operands in place, and max and sum run along lanes without a horizontal
+//! step.
 //!
-//! Formula: [`CrossEntropyParams`]; with `p = softmax(z)`, smoothing `s` and z-loss `w` the gradient of a valid row is
-//! `dz[c] = p[c] (1 + 2 w lse) - s / V - (1 - s) [c = label]`, times `grad_scale`.
-//! Layouts: `hidden` `[rows, D]`, `weight` `[V, D]`, `labels` `[rows]`, all dense. The type of `hidden` is that of the
-//! products: weights, and gradients of logits, are rounded to it while they are packed.
-//!
-//! A chunk of rows `R` goes through three phases, its logits held transposed, `[V, R]`: so all three products read their
-//! operands in place, and max and sum run along lanes without a horizontal step.
 //! 1. per block of the vocabulary: `logits = weight . hidden^T`, and each row's max and sum of exponentials in the block;
 //!    then, over the blocks in order, each row's `lse` and loss;
 //! 2. per block: logits become their gradients, `dweight += dlogits . hidden`;
 //! 3. per tile: `dhidden = dlogits^T . weight`, summed over parts of the vocabulary, where a chunk has few tiles by several
 //!    tasks, whose sums are added in order.
-//!
-//! Scratch: the logits of a chunk, up to 8 Mi of them or, of a larger head, two thirds as many as it has weights.
-//! Numeric notes: logits are f32, the max subtracted; the sum of losses in f64. Blocks, ranges and chunks depend on the shape
-//! alone.
-//! Reference: [`crate::reference::linear_cross_entropy`].
+
+use std::marker::PhantomData;
 
 use candle_core::DType;
 
-use super::matmul::{
+use super::labelled::Labelled;
+use crate::element::Element;
+use crate::kernels::matmul::{
     Matrix, Target, multiply, multiply_len, pack, pack_len, pack_on_all_threads, tiles,
 };
-use crate::element::Element;
 use crate::par::{self, Shared};
 use crate::pool::{Scratch, carve, scratch};
 use crate::simd::{self, LANES, vectorize};
@@ -35,115 +28,46 @@ const BLOCK: usize = 128;
 const PART: usize = 1024;
 /// Parts of a range of the vocabulary, at least: for fewer, writing and adding sums of ranges would show.
 const RANGE_PARTS: usize = 4;
-/// Logits that may be held at once whatever the size of the head.
-const FEW_LOGITS: usize = 8 << 20;
-
-/// Rows of hidden states per chunk. Each chunk reads the head twice and its gradient once, so that few rows wait for memory:
-/// on AVX-512 the loss of 1024 tokens of 32,000 takes a tenth longer in four chunks than in two (a fifth in bf16). Logits of
-/// `2 / 3 * dim` rows take two thirds of what the gradient takes.
-fn chunk_rows(rows: usize, vocab: usize, dim: usize) -> usize {
-    let most = (FEW_LOGITS / vocab.max(1)).max(dim * 2 / 3);
-    let most = (most / 64 * 64).clamp(64, 1024);
-    // Equal chunks of whole vectors.
-    rows.div_ceil(rows.div_ceil(most)).next_multiple_of(LANES)
-}
-
-/// Returns (summed loss, valid rows, summed `lse^2`).
-#[expect(clippy::too_many_arguments, reason = "those of the trait's method")]
-pub(crate) fn linear<T: Element, W: Element>(
-    params: &CrossEntropyParams,
-    grad_scale: f32,
-    hidden: &[T],
-    weight: &[W],
-    labels: &[i64],
-    dim: usize,
-    mut dhidden: Option<&mut [T]>,
-    mut dweight: Option<&mut [f32]>,
-) -> [f32; 3] {
-    let vocab = weight.len().checked_div(dim).unwrap_or(0);
-    if labels.is_empty() || vocab == 0 {
-        if let Some(dhidden) = dhidden {
-            super::elementwise::fill(dhidden, 0.0);
-        }
-        if let Some(dweight) = dweight {
-            super::elementwise::fill(dweight, 0.0);
-        }
-        return [0.0; 3];
-    }
-    let most = chunk_rows(labels.len(), vocab, dim);
-    let mut totals = [0.0f64; 3];
-    for first in (0..labels.len()).step_by(most) {
-        let rows = most.min(labels.len() - first);
-        let chunk = Chunk {
-            params,
-            grad_scale,
-            hidden: &hidden[first * dim..][..rows * dim],
-            weight,
-            labels: &labels[first..][..rows],
-            dim,
-            vocab,
-            padded: rows.next_multiple_of(LANES),
-        };
-        let (mut logits, stats) = chunk.logits();
-        let lse = chunk.losses(&logits, &stats, &mut totals);
-        if dhidden.is_some() || dweight.is_some() {
-            let write = assign_if(first == 0);
-            chunk.logits_backward(&mut logits, &lse, dweight.as_deref_mut(), write);
-        }
-        if let Some(dhidden) = &mut dhidden {
-            chunk.hidden_backward(&logits, &mut dhidden[first * dim..][..rows * dim]);
-        }
-    }
-    totals.map(|total| total as f32)
-}
 
 /// Blocks of the vocabulary.
 fn blocks(vocab: usize) -> usize {
     vocab.div_ceil(BLOCK)
 }
 
-/// What [`linear`] takes from the pool for operands of these types: elements of the buffers held at once, at each moment
-/// that may be the greatest.
-pub(crate) fn linear_scratch(
+/// What a chunk of `rows` takes from the pool for operands of these types: elements of the buffers held at once, at each
+/// moment that may be the greatest.
+pub(super) fn chunk_scratch(
     [hidden, weight]: [DType; 2],
     rows: usize,
     vocab: usize,
     dim: usize,
     backward: bool,
-) -> Vec<Vec<usize>> {
-    if rows == 0 {
-        return Vec::new();
+) -> [Vec<usize>; 4] {
+    let padded = rows.next_multiple_of(LANES);
+    let (blocks, work) = (blocks(vocab), par::product_work(&[rows, vocab, dim]));
+    let with = |tasks, len| par::scratch_len(tasks, work, len);
+    let (logits, stats) = (vocab * padded, blocks * 3 * padded);
+    let product = multiply_len(hidden, weight, DType::F32, 1, (BLOCK, dim, padded));
+    let packed = pack_len(hidden, dim, rows);
+    let first = vec![packed, logits, stats, with(blocks, product)];
+    let held = [logits, stats, padded];
+    let joined = 3 * Joints::new(rows, vocab).ranges * padded;
+    let losses = [&held[..], &[joined]].concat();
+    if !backward {
+        return [first, losses, Vec::new(), Vec::new()];
     }
-    let most = chunk_rows(rows, vocab, dim);
-    let last = (rows - 1) % most + 1;
-    let moments = [most.min(rows), last].map(|rows| {
-        let padded = rows.next_multiple_of(LANES);
-        let (blocks, work) = (blocks(vocab), par::product_work(&[rows, vocab, dim]));
-        let with = |tasks, len| par::scratch_len(tasks, work, len);
-        let (logits, stats) = (vocab * padded, blocks * 3 * padded);
-        let product = multiply_len(hidden, weight, DType::F32, 1, (BLOCK, dim, padded));
-        let packed = pack_len(hidden, dim, rows);
-        let first = vec![packed, logits, stats, with(blocks, product)];
-        let held = [logits, stats, padded];
-        let joined = 3 * Joints::new(rows, vocab).ranges * padded;
-        let losses = [&held[..], &[joined]].concat();
-        if !backward {
-            return [first, losses, Vec::new(), Vec::new()];
-        }
-        let packed = pack_len(hidden, rows, dim);
-        let product = multiply_len(hidden, DType::F32, DType::F32, 1, (BLOCK, rows, dim));
-        let second = [2 * padded, packed, with(blocks, product)];
-        let tiles = Tiles::new(hidden, rows, vocab, dim);
-        let sums = tiles.ranges * rows * dim;
-        let third = [sums, with(tiles.count(), tiles.scratch_len(hidden))];
-        [
-            first,
-            losses,
-            [&held[..], &second].concat(),
-            [&held[..], &third].concat(),
-        ]
-    });
-    moments.into_iter().flatten().collect()
+    let packed = pack_len(hidden, rows, dim);
+    let product = multiply_len(hidden, DType::F32, DType::F32, 1, (BLOCK, rows, dim));
+    let second = [3 * padded, packed, with(blocks, product)];
+    let tiles = Tiles::new(hidden, rows, vocab, dim);
+    let sums = tiles.ranges * rows * dim;
+    let third = [sums, with(tiles.count(), tiles.scratch_len(hidden))];
+    [
+        first,
+        losses,
+        [&held[..], &second].concat(),
+        [&held[..], &third].concat(),
+    ]
 }
 
 /// How the blocks' statistics of a chunk are joined: ranges of blocks, for [`LANES`] rows a task.
@@ -214,21 +138,46 @@ impl Tiles {
     }
 }
 
-struct Chunk<'a, T, W> {
+/// Products are of type `T`.
+pub(super) struct Chunk<'a, T, W> {
     params: &'a CrossEntropyParams,
-    grad_scale: f32,
-    hidden: &'a [T],
+    rows: &'a Labelled,
+    /// `[R, D]`: of these rows alone.
+    hidden: &'a [f32],
     weight: &'a [W],
-    labels: &'a [i64],
     dim: usize,
     vocab: usize,
     /// Rows of the chunk rounded up to whole vectors: the row length of the transposed logits.
     padded: usize,
+    products: PhantomData<T>,
 }
 
-impl<T: Element, W: Element> Chunk<'_, T, W> {
+impl<'a, T: Element, W: Element> Chunk<'a, T, W> {
+    pub(super) fn new(
+        params: &'a CrossEntropyParams,
+        rows: &'a Labelled,
+        hidden: &'a [f32],
+        weight: &'a [W],
+        dim: usize,
+    ) -> Self {
+        Self {
+            params,
+            rows,
+            hidden,
+            weight,
+            dim,
+            vocab: weight.len() / dim,
+            padded: rows.len().next_multiple_of(LANES),
+            products: PhantomData,
+        }
+    }
+
+    pub(super) fn rows(&self) -> &'a Labelled {
+        self.rows
+    }
+
     fn work(&self) -> usize {
-        par::product_work(&[self.labels.len(), self.vocab, self.dim])
+        par::product_work(&[self.rows.len(), self.vocab, self.dim])
     }
 
     fn block(&self, block: usize) -> std::ops::Range<usize> {
@@ -236,12 +185,12 @@ impl<T: Element, W: Element> Chunk<'_, T, W> {
     }
 
     /// Phase 1: logits `[V, padded]` and, per block, rows of (max, sum of exponentials, sum) `[blocks, 3, padded]`.
-    fn logits(&self) -> (Scratch, Scratch) {
+    pub(super) fn logits(&self) -> (Scratch, Scratch) {
         let &Self { dim, padded, .. } = self;
-        let rows = self.labels.len();
+        let rows = self.rows.len();
         let mut packed = scratch(pack_len(T::DTYPE, dim, rows));
         let hidden_t = Matrix::rows(self.hidden, dim).t();
-        let hidden_t = pack_on_all_threads::<T, T>(hidden_t, dim, rows, &mut packed);
+        let hidden_t = pack_on_all_threads::<T, f32>(hidden_t, dim, rows, &mut packed);
         let mut logits = scratch(self.vocab * padded);
         let mut stats = scratch(blocks(self.vocab) * 3 * padded);
         let (shared_logits, shared_stats) = (Shared::new(&mut logits), Shared::new(&mut stats));
@@ -276,7 +225,7 @@ impl<T: Element, W: Element> Chunk<'_, T, W> {
     /// Statistics of ranges of blocks, `[ranges, 3, padded]`.
     fn joined(&self, stats: &[f32]) -> Scratch {
         let padded = self.padded;
-        let joints = Joints::new(self.labels.len(), self.vocab);
+        let joints = Joints::new(self.rows.len(), self.vocab);
         let mut joined = scratch(joints.ranges * 3 * padded);
         let out = Shared::new(&mut joined);
         let work = 4 * stats.len() / 3; // an exponential for each block and row
@@ -293,60 +242,62 @@ impl<T: Element, W: Element> Chunk<'_, T, W> {
         joined
     }
 
-    /// Joins the blocks' statistics, adds to the totals, and returns each row's `lse`.
-    fn losses(&self, logits: &[f32], stats: &[f32], totals: &mut [f64; 3]) -> Scratch {
+    /// Joins the blocks' statistics, tells `each` of its row of the chunk, its loss and its `lse`, and returns each row's
+    /// `lse`.
+    pub(super) fn losses(
+        &self,
+        logits: &[f32],
+        stats: &[f32],
+        mut each: impl FnMut(usize, f64, f64),
+    ) -> Scratch {
         let padded = self.padded;
         let smoothing = self.params.label_smoothing as f64;
         let mut all_lse = scratch(padded);
-        all_lse.fill(f32::INFINITY); // padding and ignored rows: every probability is 0
+        all_lse.fill(f32::INFINITY); // padding: every probability is 0
         let joined = self.joined(stats);
-        for (first, labels) in (0..).step_by(LANES).zip(self.labels.chunks(LANES)) {
+        for (first, labels) in (0..).step_by(LANES).zip(self.rows.labels().chunks(LANES)) {
             let [max, exp_sum, sum] = join(&joined, padded, first);
             for (i, &label) in labels.iter().enumerate() {
-                if label == self.params.ignore_index {
-                    continue;
-                }
                 let lse = max[i] as f64 + (exp_sum[i] as f64).ln();
                 let mean = sum[i] as f64 / self.vocab as f64;
                 let target = logits[label as usize * padded + first + i] as f64;
-                totals[0] += lse - (1.0 - smoothing) * target - smoothing * mean
+                let loss = lse - (1.0 - smoothing) * target - smoothing * mean
                     + self.params.z_loss as f64 * lse * lse;
-                totals[1] += 1.0;
-                totals[2] += lse * lse;
+                each(first + i, loss, lse);
                 all_lse[first + i] = lse as f32;
             }
         }
         all_lse
     }
 
-    /// Phase 2: logits become their gradients; `dweight` becomes this chunk's share, or grows by it.
-    fn logits_backward(
+    /// Phase 2: logits become the gradients of `scale(row of the chunk)` times each row's loss; `dweight` becomes this chunk's
+    /// share, or grows by it.
+    pub(super) fn logits_backward(
         &self,
         logits: &mut [f32],
         lse: &[f32],
+        scale: impl Fn(usize) -> f32,
         dweight: Option<&mut [f32]>,
         write: Write,
     ) {
         let &Self {
             params,
-            grad_scale,
             dim,
             padded,
             ..
         } = self;
-        let uniform = grad_scale * (params.label_smoothing / self.vocab as f32);
-        let at_label = grad_scale * (1.0 - params.label_smoothing);
-        let mut factors = scratch(2 * padded);
-        factors.fill(0.0); // padding and ignored rows have no gradient
-        let (probability, target) = factors.split_at_mut(padded);
-        for (r, label) in self.labels.iter().enumerate() {
-            if *label != params.ignore_index {
-                probability[r] = grad_scale * (1.0 + 2.0 * params.z_loss * lse[r]);
-                target[r] = uniform;
-            }
+        let rows = self.rows.len();
+        let mut factors = scratch(3 * padded);
+        factors.fill(0.0); // padding has no gradient
+        let (probability, others) = factors.split_at_mut(padded);
+        let (everywhere, at_label) = others.split_at_mut(padded);
+        for r in 0..rows {
+            let scale = scale(r);
+            probability[r] = scale * (1.0 + 2.0 * params.z_loss * lse[r]);
+            everywhere[r] = scale * (params.label_smoothing / self.vocab as f32);
+            at_label[r] = scale * (1.0 - params.label_smoothing);
         }
-        let (probability, target) = (&*probability, &*target);
-        let rows = self.labels.len();
+        let (probability, everywhere, at_label) = (&*probability, &*everywhere, &*at_label);
         let asked = dweight.is_some();
         let mut packed = scratch(if asked {
             pack_len(T::DTYPE, rows, dim)
@@ -354,7 +305,7 @@ impl<T: Element, W: Element> Chunk<'_, T, W> {
             0
         });
         let hidden = Matrix::rows(self.hidden, dim);
-        let hidden = asked.then(|| pack_on_all_threads::<T, T>(hidden, rows, dim, &mut packed));
+        let hidden = asked.then(|| pack_on_all_threads::<T, f32>(hidden, rows, dim, &mut packed));
         let product_len = multiply_len(T::DTYPE, DType::F32, DType::F32, 1, (BLOCK, rows, dim));
         let shared_logits = Shared::new(logits);
         let shared_dweight = dweight.map(Shared::new);
@@ -367,11 +318,11 @@ impl<T: Element, W: Element> Chunk<'_, T, W> {
                 // SAFETY: blocks have logits of their own.
                 let logits =
                     unsafe { shared_logits.slice(range.start * padded, range.len() * padded) };
-                block_gradients(logits, lse, probability, target);
-                for (r, &label) in self.labels.iter().enumerate() {
-                    let label = label as usize; // ignored rows: checked next
-                    if range.contains(&label) && self.labels[r] != params.ignore_index {
-                        logits[(label - range.start) * padded + r] -= at_label;
+                block_gradients(logits, lse, probability, everywhere);
+                for (r, &label) in self.rows.labels().iter().enumerate() {
+                    let label = label as usize;
+                    if range.contains(&label) {
+                        logits[(label - range.start) * padded + r] -= at_label[r];
                     }
                 }
                 if let (Some(out), Some(hidden)) = (shared_dweight, hidden) {
@@ -389,10 +340,10 @@ impl<T: Element, W: Element> Chunk<'_, T, W> {
         );
     }
 
-    /// Phase 3.
-    fn hidden_backward(&self, dlogits: &[f32], dhidden: &mut [T]) {
+    /// Phase 3: `dhidden` `[rows of all, D]` at the chunk's rows.
+    pub(super) fn hidden_backward(&self, dlogits: &[f32], dhidden: &mut [T]) {
         let &Self { dim, padded, .. } = self;
-        let rows = self.labels.len();
+        let rows = self.rows.len();
         let tiles = Tiles::new(T::DTYPE, rows, self.vocab, dim);
         let mut sums = scratch(tiles.ranges * rows * dim); // [ranges, rows, D]
         let out = Shared::new(&mut sums);
@@ -420,8 +371,9 @@ impl<T: Element, W: Element> Chunk<'_, T, W> {
                 unsafe { multiply::<T, f32, f32>(shape, dlogits, weight, to, write, scratch) };
             }
         });
-        par::elementwise(dhidden, |dhidden, first| {
-            let (of_first, others) = sums.split_at(rows * dim);
+        let (of_first, others) = sums.split_at(rows * dim);
+        self.rows.write(dhidden, dim, |row, dhidden| {
+            let first = row * dim;
             add_ranges(&of_first[first..], others, rows * dim, first, dhidden);
         });
     }
@@ -494,11 +446,11 @@ vectorize! {
 
 vectorize! {
     /// Logits of a block become their gradients, but for the label's own share.
-    fn block_gradients(logits: &mut [f32], lse: &[f32], probability: &[f32], target: &[f32]) {
+    fn block_gradients(logits: &mut [f32], lse: &[f32], probability: &[f32], everywhere: &[f32]) {
         for logits in logits.chunks_exact_mut(lse.len()) {
-            let factors = lse.iter().zip(probability).zip(target);
-            for (logit, ((lse, probability), target)) in logits.iter_mut().zip(factors) {
-                *logit = simd::exp::<F>(*logit - lse) * probability - target;
+            let factors = lse.iter().zip(probability).zip(everywhere);
+            for (logit, ((lse, probability), everywhere)) in logits.iter_mut().zip(factors) {
+                *logit = simd::exp::<F>(*logit - lse) * probability - everywhere;
             }
         }
     }
