@@ -64,7 +64,7 @@ impl LookUp {
     /// Appends the list, the question and the answer.
     pub(super) fn tell(&self, text: &mut String) {
         self.ask(text);
-        self.answer(self.asked, text);
+        self.answer(self.entries[self.asked].1, text);
     }
 
     /// Appends the list and the question.
@@ -82,9 +82,9 @@ impl LookUp {
         told.expect("a string takes all");
     }
 
-    /// Appends a blank and what is asked about with the object of entry `of`: the right answer of `asked`.
-    pub(super) fn answer(&self, of: usize, text: &mut String) {
-        let ((key, _), (_, object)) = (self.entries[self.asked], self.entries[of]);
+    /// Appends a blank and an answer: that what is asked about has `object`.
+    pub(super) fn answer(&self, object: usize, text: &mut String) {
+        let (key, _) = self.entries[self.asked];
         text.push(' ');
         self.state(key, object, text);
     }
