@@ -8,8 +8,9 @@ use serde::Deserialize;
 pub(crate) struct SweepConfig {
     /// What a failed job means for the others.
     pub(crate) on_failure: OnFailure,
-    /// What jobs are compared by: a key of `summary.json`, or else of the last row of `metrics.jsonl` that has it.
-    pub(crate) metric: String,
+    /// What jobs are compared by: a key of `summary.json`, or else of the last row of `metrics.jsonl` that has it. null:
+    /// `final_val_objective` if there are jobs with an objective of their own, as preferences have, else `final_val_loss`.
+    pub(crate) metric: Option<String>,
     /// Whether less of the metric is better.
     pub(crate) minimize: bool,
 }
@@ -18,7 +19,7 @@ impl Default for SweepConfig {
     fn default() -> Self {
         Self {
             on_failure: OnFailure::Continue,
-            metric: "final_val_loss".into(),
+            metric: None,
             minimize: true,
         }
     }

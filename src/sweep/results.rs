@@ -39,6 +39,7 @@ impl SweepResults {
         jobs: &[SweepJob],
         states: &[JobState],
     ) -> Self {
+        let compared = compared_by(folder, config, jobs);
         let overrides: Vec<_> = jobs.iter().map(|job| assignments(&job.overrides)).collect();
         let keys = swept(&overrides);
         let mut rows: Vec<_> = jobs
@@ -52,7 +53,7 @@ impl SweepResults {
                     status: state.status,
                     exit_code: state.exit_code,
                     values: keys.iter().map(value).collect(),
-                    metric: metric(&folder.join(&job.subdir), &config.metric),
+                    metric: metric(&folder.join(&job.subdir), &compared),
                     folder: job.subdir.display().to_string(),
                 }
             })
@@ -65,7 +66,7 @@ impl SweepResults {
             place(a).cmp(&place(b)).then(score(a).total_cmp(&score(b)))
         });
         Self {
-            metric: config.metric.clone(),
+            metric: compared,
             keys,
             rows,
         }
@@ -183,10 +184,35 @@ pub(crate) fn labels(jobs: &[SweepJob]) -> Vec<String> {
     overrides.iter().map(label).collect()
 }
 
+/// The key that is configured, or the loss that the jobs minimise: where that is not their cross-entropy, as with
+/// preferences, the latter may well get worse.
+fn compared_by(folder: &Path, config: &SweepConfig, jobs: &[SweepJob]) -> String {
+    const OBJECTIVE: &str = "final_val_objective";
+    if let Some(name) = &config.metric {
+        return name.clone();
+    }
+    let summaries = jobs
+        .iter()
+        .filter_map(|job| summary(&folder.join(&job.subdir)));
+    let mut have_one = summaries
+        .map(|summary| summary.get(OBJECTIVE).is_some())
+        .peekable();
+    let is_objective = have_one.peek().is_some() && have_one.all(|it| it);
+    if is_objective {
+        OBJECTIVE
+    } else {
+        "final_val_loss"
+    }
+    .to_owned()
+}
+
+fn summary(folder: &Path) -> Option<Value> {
+    let text = std::fs::read_to_string(folder.join(SUMMARY)).ok()?;
+    serde_json::from_str(&text).ok()
+}
+
 fn metric(folder: &Path, name: &str) -> Option<f64> {
-    let summary = std::fs::read_to_string(folder.join(SUMMARY)).ok();
-    let summary = summary.and_then(|text| serde_json::from_str::<Value>(&text).ok());
-    let in_summary = summary.and_then(|summary| summary.get(name)?.as_f64());
+    let in_summary = summary(folder).and_then(|summary| summary.get(name)?.as_f64());
     in_summary.or_else(|| {
         last_row_with(&folder.join(METRICS), name)?
             .get(name)?
@@ -201,6 +227,15 @@ mod tests {
     use super::*;
 
     fn results(config: SweepConfig, ended: &[(&str, JobStatus, Option<f64>)]) -> SweepResults {
+        let summary = |loss: f64| json!({ "final_val_loss": loss });
+        results_with(config, ended, &summary)
+    }
+
+    fn results_with(
+        config: SweepConfig,
+        ended: &[(&str, JobStatus, Option<f64>)],
+        summary: &dyn Fn(f64) -> Value,
+    ) -> SweepResults {
         let folder = tempfile::tempdir().unwrap();
         let mut jobs = Vec::new();
         let mut states = Vec::new();
@@ -214,8 +249,7 @@ mod tests {
             if let Some(loss) = loss {
                 let path = folder.path().join(&job.subdir);
                 std::fs::create_dir(&path).unwrap();
-                let summary = json!({ "final_val_loss": loss }).to_string();
-                std::fs::write(path.join(SUMMARY), summary).unwrap();
+                std::fs::write(path.join(SUMMARY), summary(*loss).to_string()).unwrap();
             }
             states.push(JobState {
                 status: *status,
@@ -274,6 +308,16 @@ mod tests {
              0,1e-3,2.5,finished,0,0\n\
              1,1e-4,,failed,0,1\n"
         );
+    }
+
+    #[test]
+    fn jobs_with_an_objective_of_their_own_are_compared_by_it() {
+        // Of preferences: the better the objective, the worse the cross-entropy.
+        let summary =
+            |loss: f64| json!({"final_val_loss": 9.0 - loss, "final_val_objective": loss});
+        let results = results_with(SweepConfig::default(), ENDED, &summary);
+        assert_eq!(results.metric, "final_val_objective");
+        assert_eq!(results.best().unwrap().metric, Some(2.25));
     }
 
     #[test]

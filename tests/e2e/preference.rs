@@ -229,6 +229,46 @@ fn what_makes_no_sense_is_refused_before_the_first_step() {
         .complains("compares with no such reference model");
 }
 
+/// Also what is counted over all of validation (ORPO), and where nothing is computed ahead.
+#[test]
+fn eval_gives_a_runs_own_validation() {
+    const AHEAD: &[&str] = &[
+        "+trainer=dpo",
+        "model/adapter=lora",
+        "trainer.kwargs.reference=precomputed",
+    ];
+    let place = Place::new();
+    let kinds = [
+        ("orpo", KINDS[5].1),
+        ("simpo", &["+trainer=simpo"]),
+        ("adapter-off", KINDS[3].1),
+        ("ahead", AHEAD),
+    ];
+    for (name, kind) in kinds {
+        let (finished, folder) = run(&place, kind, name, &["trainer.max_steps=5"]);
+        let finished = finished.with_code(0);
+        assert!(
+            finished.stdout.contains("\npreferences "),
+            "{}",
+            finished.stdout
+        );
+        let checkpoint = format!("checkpoint={name}");
+        let looked = place.run(&["eval", "--json", &checkpoint]).with_code(0);
+        let found: Value = serde_json::from_str(&looked.stdout).expect("JSON");
+        let summary = folder.json("summary.json");
+        let found = &found["losses"][0];
+        for (ours, key) in [
+            (&found["objective"], "final_val_objective"),
+            (&found["loss"], "final_val_loss"),
+        ] {
+            let [ours, runs] =
+                [ours, &summary[key]].map(|number| number.as_f64().map(|x| x as f32));
+            assert!(ours.is_some());
+            assert_eq!(ours, runs, "{name}: {key}");
+        }
+    }
+}
+
 #[test]
 fn a_plan_counts_the_frozen_copy() {
     let place = Place::new();

@@ -49,8 +49,11 @@ enum Source {
     Unknown,
     AdapterOff(ParamTree),
     Copy(Initial),
-    /// A number in each row of the batches.
-    Field,
+    /// A number in each row of the batches. Where none was computed ahead, as `eval` computes none, the model without its
+    /// adapter gives the same, if it is one that began as nothing.
+    Field {
+        without_adapter: Option<ParamTree>,
+    },
 }
 
 /// The trainer's state in a checkpoint.
@@ -118,7 +121,9 @@ impl Reference {
             return Err(foreign_checkpoint());
         }
         if self.kind == ReferenceModel::Precomputed {
-            self.source = Source::Field;
+            let begins_as_nothing = training.initial.is_none() && training.params.has_adapter();
+            let without_adapter = begins_as_nothing.then(|| training.params.without_adapter());
+            self.source = Source::Field { without_adapter };
             if matches!(training.device, Device::Meta(_)) {
                 training.initial = None; // it is gone by the first step
             }
@@ -196,8 +201,11 @@ impl Reference {
                 initial.release();
                 log_probs
             }
-            Source::Unknown | Source::Field if is_rehearsed => Ok(None),
-            Source::Field => Ok(Some(batch.field(FIELD)?.clone())),
+            Source::Unknown | Source::Field { .. } if is_rehearsed => Ok(None),
+            Source::Field { without_adapter } => match (batch.field(FIELD), without_adapter) {
+                (Err(_), Some(params)) => of(params),
+                (field, _) => Ok(Some(field?.clone())),
+            },
             Source::Unknown => Err(Error::Trainer(
                 "it has no reference before it is told of the run (post_init)".to_owned(),
             )),

@@ -108,7 +108,8 @@ impl Composer {
     pub fn compose<S: AsRef<str>>(&self, arguments: &[S]) -> Result<Composition, Diagnostics> {
         let overrides = parse_arguments(arguments)?;
         refuse_sweeps(&overrides)?;
-        self.compose_parsed(overrides, false)
+        let attempt = self.attempt(overrides, false)?;
+        attempt.problems.into_result(attempt.composition)
     }
 
     /// Composes one configuration. If arguments cannot be applied, what `check` finds wrong with
@@ -140,27 +141,19 @@ impl Composer {
     }
 
     /// Composes what the jobs of a sweep share: sweeps are left out, and groups still to be chosen
-    /// may be.
+    /// may be. What is wrong with it is not told: of an option of a swept group nothing is known
+    /// here, and every job is composed with all of it.
     pub(crate) fn compose_shared(
         &self,
         overrides: Vec<Override>,
     ) -> Result<Composition, Diagnostics> {
-        self.compose_parsed(overrides, true)
+        Ok(self.attempt(overrides, true)?.composition)
     }
 
     pub(crate) fn repository(&self) -> Repository {
         let mut sources = vec![hydra::source()];
         sources.extend(self.sources.iter().cloned());
         Repository::new(sources, &self.environment.directory)
-    }
-
-    fn compose_parsed(
-        &self,
-        overrides: Vec<Override>,
-        is_sweep: bool,
-    ) -> Result<Composition, Diagnostics> {
-        let attempt = self.attempt(overrides, is_sweep)?;
-        attempt.problems.into_result(attempt.composition)
     }
 
     /// Fails only if there is nothing to compose from.

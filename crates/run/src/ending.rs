@@ -13,6 +13,10 @@ use crate::run_dir::{RunDir, SUMMARY};
 
 /// What masked language modelling reports of validation.
 const MASKED_ACCURACY: &str = "val_masked_accuracy";
+/// What preferences report: how often the chosen answer leads.
+const PREFERENCE_ACCURACY: &str = "val_rewards/accuracies";
+/// The trainer's own loss, where it is not the cross-entropy.
+const OBJECTIVE: &str = "val_objective";
 
 /// The flag that begins a recorded run anew.
 pub const RERUN_FLAG: &str = "--experimental-rerun";
@@ -64,12 +68,15 @@ pub fn closing_lines(
     let mut row = |name: &str, value: String| {
         writeln!(text, "{name:<12}{value}").expect("into a string");
     };
-    match outcome.final_val_loss {
-        Some(loss) => row("loss", loss_against(f64::from(loss), baselines)),
-        None => row("stopped", format!("after step {}", outcome.step)),
+    let reported = |name: &str| outcome.final_val_scalars.get(name).map(|it| it.to_f64());
+    match (outcome.final_val_loss, reported(PREFERENCE_ACCURACY)) {
+        // Their cross-entropy is of the rejected answers too, and not what is learned.
+        (Some(_), Some(accuracy)) => row("preferences", preferences(accuracy, reported(OBJECTIVE))),
+        (Some(loss), None) => row("loss", loss_against(f64::from(loss), baselines)),
+        (None, _) => row("stopped", format!("after step {}", outcome.step)),
     }
-    if let Some(accuracy) = outcome.final_val_scalars.get(MASKED_ACCURACY) {
-        row("accuracy", accuracy_against(accuracy.to_f64(), baselines));
+    if let Some(accuracy) = reported(MASKED_ACCURACY) {
+        row("accuracy", accuracy_against(accuracy, baselines));
     }
     if let Some(tokens_per_second) = speed(outcome) {
         row("speed", format!("{tokens_per_second:.0} tokens/s"));
@@ -103,6 +110,15 @@ pub fn closing_lines(
 fn speed(outcome: &Outcome) -> Option<f64> {
     let speed = outcome.tokens_per_second;
     (speed > 0.0).then_some(speed)
+}
+
+fn preferences(accuracy: f64, objective: Option<f64>) -> String {
+    let objective = objective.map(|loss| format!("; objective {loss:.4}"));
+    format!(
+        "{:.1} % of the pairs on validation: the chosen answer leads{}",
+        100.0 * accuracy,
+        objective.unwrap_or_default()
+    )
 }
 
 fn accuracy_against(accuracy: f64, baselines: &Baselines) -> String {

@@ -71,16 +71,32 @@ pub struct Evaluation {
     pub batches: u64,
 }
 
-/// Looks at a batch without learning from it. `bytes` are of the tokenizer that the batch is made with.
+/// Adds what [`Trainer::counts`] says of a batch to what it said of those before.
+pub fn count(trainer: &dyn Trainer, batch: &Batch, counts: &mut Vec<f32>) {
+    let before = std::mem::take(counts);
+    let more = trainer.counts(batch);
+    *counts = match before.is_empty() {
+        true => more,
+        false => before
+            .iter()
+            .zip(more)
+            .map(|(sum, more)| sum + more)
+            .collect(),
+    };
+}
+
+/// Looks at a batch without learning from it. `counts` are of all batches ([`count`]), `bytes` of the tokenizer that the
+/// batch is made with.
 pub fn look(
     training: &Training,
     trainer: &dyn Trainer,
     batch: &Batch,
+    counts: &[f32],
     bytes: &TokenBytes<'_>,
 ) -> Result<Look> {
     let fwd = Forward::inference(&training.params).with_precision(training.precision);
     let model = Remembering::new(&*training.model);
-    let on_device = DeviceBatch::upload(batch, training.device)?;
+    let on_device = DeviceBatch::upload(batch, training.device)?.with_counts(counts);
     let loss = trainer.loss(&fwd, &model, &on_device)?.checked()?;
     let cross_entropy = match trainer.validates_by_cross_entropy() {
         true => None,

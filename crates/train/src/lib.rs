@@ -79,7 +79,7 @@ pub use config::{
 };
 pub use device_batch::DeviceBatch;
 pub use error::{Error, Result};
-pub use evaluation::{Evaluation, Look, Tally, TextLoss, look};
+pub use evaluation::{Evaluation, Look, Tally, TextLoss, count, look};
 pub use finding::{ChangedBy, Finding, Place, Values};
 pub use guard::{BadStepAction, BadStepsConfig, Cause, GuardState, StepGuard, Verdict};
 pub use initial::Initial;

@@ -10,7 +10,7 @@ use tt_data::{DataConfig, TokenBytes, TokenCacheConfig, Tokenizer};
 use tt_optimizers::Optimizers;
 use tt_report::number;
 use tt_tensor::Seed;
-use tt_train::{Evaluation, Tally, TrainState, Trainer, Training, look};
+use tt_train::{Evaluation, Tally, TrainState, Trainer, Training, count, look};
 use tt_trainers::LMTrainer;
 
 use super::config::{EvalConfig, SplitName};
@@ -54,14 +54,22 @@ pub(super) fn measure(
         let mut of_parts: Vec<Tally> = names.iter().map(|_| Tally::default()).collect();
         let mut left_out = LeftOut::default();
         let is_endless = split == SplitName::Train && config.max_batches.is_none();
-        let looked = data.look_through(split.into(), config.max_batches, |batch| {
-            let look = look(&training, &*trainer, batch, &bytes)?;
-            left_out += batch.left_out;
-            of_all.add(&look)?;
-            if let Some(part) = batch.part {
-                of_parts[part].add(&look)?;
-            }
-            Ok::<_, tt_train::Error>(true)
+        // Most trainers have nothing to count, and say so of the first batch.
+        let mut counts = Vec::new();
+        let counted = data.look_through(split.into(), config.max_batches, |batch| {
+            count(&*trainer, batch, &mut counts);
+            Ok::<_, tt_train::Error>(!counts.is_empty())
+        });
+        let looked = counted.and_then(|()| {
+            data.look_through(split.into(), config.max_batches, |batch| {
+                let look = look(&training, &*trainer, batch, &counts, &bytes)?;
+                left_out += batch.left_out;
+                of_all.add(&look)?;
+                if let Some(part) = batch.part {
+                    of_parts[part].add(&look)?;
+                }
+                Ok(true)
+            })
         });
         looked.map_err(|error| match error {
             tt_train::Error::Data(error @ tt_data::DataError::Other(_)) if is_endless => {

@@ -586,13 +586,20 @@ fn sweeps_expand_to_jobs_that_compose() {
         jobs(&["lr=3", "name='a b',\"it's\",e\\,f"]),
         ["lr=3 name='a b'", "lr=3 name='it\\'s'", "lr=3 name=e\\,f"]
     );
+    // An option of a group that is swept over and has no choice of its own.
+    assert_eq!(
+        jobs(&["lr=1", "+model=a,b", "model.n=c"]),
+        ["lr=1 +model=a model.n=c", "lr=1 +model=b model.n=c"]
+    );
     for wrong in [
-        "hydra.job.name=a,b",
-        "lr=range(5,1)",
-        "+model=glob(z*)",
-        "model=a,b",
+        &["hydra.job.name=a,b"][..],
+        &["lr=range(5,1)"],
+        &["+model=glob(z*)"],
+        &["model=a,b"],
+        &["+model=a,b", "model.m=c"],
+        &["+model=a,b", "hydra.nothing=1"],
     ] {
-        assert!(tree.composer().sweep(&[wrong]).is_err(), "{wrong}");
+        assert!(tree.composer().sweep(wrong).is_err(), "{wrong:?}");
     }
 }
 

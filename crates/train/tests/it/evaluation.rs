@@ -46,7 +46,7 @@ fn evaluated(has_reference: bool) -> Evaluation {
     };
     let (bytes, mut tally) = (TokenBytes::of(data.tokenizer()), Tally::default());
     let looked = data.look_through(Split::Validation, None, |batch| {
-        tally.add(&look(&training, &trainer, batch, &bytes)?)?;
+        tally.add(&look(&training, &trainer, batch, &[], &bytes)?)?;
         Ok::<_, tt_train::Error>(true)
     });
     looked.unwrap();
