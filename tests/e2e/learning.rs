@@ -62,6 +62,42 @@ fn a_small_bert_names_hidden_tokens_far_above_the_unigrams_accuracy() {
         .complains("BertForMaskedLM cannot continue a text");
 }
 
+/// The commands of docs/preference.md: a model of stories learns which answers of look-ups are right, and that holds for
+/// look-ups that it has not seen.
+#[test]
+#[ignore = "for cargo xtask check --full"]
+fn preferences_of_look_ups_hold_for_others_above_90_percent() {
+    let place = Place::new();
+    place
+        .run(&[
+            "+model=qwen2",
+            "+trainer=lm",
+            "trainer.max_steps=500",
+            "hydra.run.dir=stories",
+        ])
+        .with_code(0);
+    place
+        .run(&[
+            "+model=qwen2",
+            "+trainer=dpo",
+            "data=stories_pairs",
+            "model.pretrained_url=stories",
+            "trainer.global_batch_size=32",
+            "trainer.max_steps=250",
+            "trainer.eval_interval=25",
+            "lr=2e-4",
+            "hydra.run.dir=look-ups",
+        ])
+        .with_code(0);
+    let rows = RunFolder(place.path().join("look-ups")).rows();
+    let accuracies = rows
+        .iter()
+        .filter_map(|row| row["val_rewards/accuracies"].as_f64());
+    let accuracies: Vec<f64> = accuracies.collect();
+    let (first, last) = (accuracies[0], accuracies[accuracies.len() - 1]);
+    assert!(first < 0.85 && last > 0.9, "{accuracies:?}");
+}
+
 /// The final losses agree within what the golden case of bf16 allows along its curve.
 #[test]
 fn bf16_learns_like_f32_and_resumes_exactly() {

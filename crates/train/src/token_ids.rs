@@ -48,7 +48,7 @@ impl TokenIds {
         self
     }
 
-    /// With what `tokenizer` ends documents and fills up rows by; ids that are there stay.
+    /// With what `tokenizer` begins and ends documents and fills up rows by; ids that are there stay.
     #[must_use]
     pub fn with(&self, tokenizer: &Tokenizer) -> Self {
         let mut all = self.clone();
@@ -66,7 +66,11 @@ impl TokenIds {
             _ => json!(ends),
         };
         all.generation.insert("eos_token_id".to_owned(), ends);
+        // Without one, transformers takes the number that its published model has. Documents begin where others end.
+        let begins = tokenizer.document_start().first().copied();
+        let begins = begins.unwrap_or(tokenizer.eos_id());
         for map in [&mut all.config, &mut all.generation] {
+            map.entry("bos_token_id").or_insert(json!(begins));
             map.entry("eos_token_id")
                 .or_insert(json!(tokenizer.eos_id()));
             map.entry("pad_token_id")
@@ -149,7 +153,7 @@ mod tests {
         let ids = TokenIds::default().with(&Tokenizer::bytes().unwrap());
         assert_eq!(
             ids.generation_config(),
-            json!({"eos_token_id": 0, "pad_token_id": 0})
+            json!({"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0})
         );
         assert_eq!(ids.ends(), [0]);
     }
