@@ -22,6 +22,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::Value;
+use tt_adapters::BaseDType;
 use tt_checkpoint::Checkpoint;
 use tt_collators::{BatchSpec, BuildCollator, Pipeline, PipelineOptions};
 use tt_config::{Composition, Diagnostic, Diagnostics, Table};
@@ -33,7 +34,7 @@ use tt_nn::{ParamSpec, ParamTree, Recompute};
 use tt_remat::{Remat, RematConfig};
 use tt_sharding::Layout;
 use tt_tensor::{Device, MetaDevice, Seed, Shard};
-use tt_train::{Trainer, TrainerConfig};
+use tt_train::{Initial, Trainer, TrainerConfig};
 
 use crate::config::AppConfig;
 use crate::configs::Groups;
@@ -44,6 +45,7 @@ use crate::publish::{self, push};
 use adapter::Adapter;
 use hub::Need;
 use optimization::PlannedOptimizers;
+use parameters::Sources;
 use pretrained::{Pretrained, TOKENIZER};
 
 /// A run, ready to be started.
@@ -462,6 +464,30 @@ impl Parts {
             optimizers: optimizers?,
         })
     }
+}
+
+/// The model as it was before the first step of the run that `composition` is of, whole, for a trainer that compares with
+/// it: matrices held as `dtype`, or as the base of the run's adapter is.
+pub(crate) fn before_first_step(
+    composition: &Composition,
+    plugins: &Plugins,
+    seed: u64,
+    dtype: BaseDType,
+    device: Device,
+) -> Result<Initial, Failure> {
+    let mut problems = Problems::default();
+    let Some(parts) = Parts::read(composition, plugins, Need::Weights, &mut problems) else {
+        return Err(problems.found.into());
+    };
+    let sources = Sources {
+        pretrained: parts.pretrained.as_ref(),
+        checkpoint: None,
+        seed,
+    };
+    let (adapter, model) = (parts.adapter.as_ref(), &*parts.model);
+    sources.initial(adapter, model, dtype, device, &ParamSpec::whole, |params| {
+        Ok((params, None))
+    })
 }
 
 /// Checks the options of the data set and of the collator.

@@ -102,11 +102,24 @@ fn all_ways_to_have_a_reference_learn_the_same() {
     close(&off, &adapter_copy, "adapter off");
     assert_ne!(copy, off);
 
-    // Without the model before the first step there is no such loss to evaluate, but one of the answers.
+    // Of a model alone it is not known what it was before its first step; its loss of the answers is.
+    let alone = RunFolder(place.path().join("copy")).final_checkpoint();
     place
-        .run(&["eval", "checkpoint=copy"])
+        .run(&[
+            "export",
+            &format!("checkpoint={}", alone.display()),
+            "out=alone",
+        ])
+        .with_code(0);
+    let pairs = [
+        "data=stories_pairs",
+        "data.sequence_length=64",
+        "trainer=dpo",
+    ];
+    place
+        .run(&[&["eval", "checkpoint=alone"], &pairs[..]].concat())
         .with_code(2)
-        .complains("trainer=lm tells the loss of its answers");
+        .complains("trainer=lm tells the loss of the answers");
     place
         .run(&["eval", "checkpoint=copy", "trainer=lm"])
         .with_code(0)
@@ -229,7 +242,8 @@ fn what_makes_no_sense_is_refused_before_the_first_step() {
         .complains("compares with no such reference model");
 }
 
-/// Also what is counted over all of validation (ORPO), and where nothing is computed ahead.
+/// Also what is counted over all of validation (ORPO), where nothing is computed ahead, and with a copy of what the run began
+/// with.
 #[test]
 fn eval_gives_a_runs_own_validation() {
     const AHEAD: &[&str] = &[
@@ -241,8 +255,12 @@ fn eval_gives_a_runs_own_validation() {
     let kinds = [
         ("orpo", KINDS[5].1),
         ("simpo", &["+trainer=simpo"]),
+        ("copy", KINDS[0].1),
+        ("copy-bf16", KINDS[1].1),
         ("adapter-off", KINDS[3].1),
-        ("ahead", AHEAD),
+        ("adapter-copy", KINDS[4].1),
+        ("ahead", PRECOMPUTED),
+        ("adapter-ahead", AHEAD),
     ];
     for (name, kind) in kinds {
         let (finished, folder) = run(&place, kind, name, &["trainer.max_steps=5"]);

@@ -49,11 +49,8 @@ enum Source {
     Unknown,
     AdapterOff(ParamTree),
     Copy(Initial),
-    /// A number in each row of the batches. Where none was computed ahead, as `eval` computes none, the model without its
-    /// adapter gives the same, if it is one that began as nothing.
-    Field {
-        without_adapter: Option<ParamTree>,
-    },
+    /// A number in each row of the batches.
+    Field,
 }
 
 /// The trainer's state in a checkpoint.
@@ -120,13 +117,9 @@ impl Reference {
         } else if self.saved.as_ref().is_some_and(|it| it.reference.is_none()) {
             return Err(foreign_checkpoint());
         }
-        if self.kind == ReferenceModel::Precomputed {
-            let begins_as_nothing = training.initial.is_none() && training.params.has_adapter();
-            let without_adapter = begins_as_nothing.then(|| training.params.without_adapter());
-            self.source = Source::Field { without_adapter };
-            if matches!(training.device, Device::Meta(_)) {
-                training.initial = None; // it is gone by the first step
-            }
+        if self.kind == ReferenceModel::Precomputed && matches!(training.device, Device::Meta(_)) {
+            self.source = Source::Field;
+            training.initial = None; // it is gone by the first step
             return Ok(());
         }
         self.source = match training.initial.take() {
@@ -144,7 +137,8 @@ impl Reference {
     }
 
     /// Computes what is missing of the log-probabilities of all answers, if they are to be computed ahead, and puts them into
-    /// the batches to come.
+    /// the batches to come; the model that they are computed with is not kept then. Without this call, as in `eval`, it is
+    /// asked for each batch.
     pub(super) fn compute_ahead(
         &mut self,
         training: &mut Training,
@@ -158,14 +152,14 @@ impl Reference {
                 "precomputed is for one rank: run one step of it on a single rank, or take copy or adapter_off",
             ));
         }
-        let (params, fingerprint) = match training.initial.take() {
-            Some(Initial { params, base, .. }) => (params, base.fingerprint),
-            None => {
+        let (params, fingerprint) = match std::mem::replace(&mut self.source, Source::Field) {
+            Source::Copy(Initial { params, base, .. }) => (params, base.fingerprint),
+            Source::AdapterOff(params) => {
                 let adapted = training.adapter.as_ref();
                 let adapted = adapted.ok_or_else(|| refuse("no model to compute with"))?;
-                let fingerprint = adapted.base.fingerprint.clone();
-                (training.params.without_adapter(), fingerprint)
+                (params, adapted.base.fingerprint.clone())
             }
+            Source::Unknown | Source::Field => return Err(refuse("no model to compute with")),
         };
         let pass = log_probs_cache::Pass {
             model: &*training.model,
@@ -201,11 +195,8 @@ impl Reference {
                 initial.release();
                 log_probs
             }
-            Source::Unknown | Source::Field { .. } if is_rehearsed => Ok(None),
-            Source::Field { without_adapter } => match (batch.field(FIELD), without_adapter) {
-                (Err(_), Some(params)) => of(params),
-                (field, _) => Ok(Some(field?.clone())),
-            },
+            Source::Unknown | Source::Field if is_rehearsed => Ok(None),
+            Source::Field => Ok(Some(batch.field(FIELD)?.clone())),
             Source::Unknown => Err(Error::Trainer(
                 "it has no reference before it is told of the run (post_init)".to_owned(),
             )),

@@ -18,7 +18,10 @@ use super::subject::{Recorded, Subject, nothing_to_do};
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::out;
-use crate::setup::{build_trainer, fetch_tokenizer, located, open_pipeline, problem};
+use crate::plugins::Plugins;
+use crate::setup::{
+    before_first_step, build_trainer, fetch_tokenizer, located, open_pipeline, problem,
+};
 
 /// The trainer of a model that comes without one.
 const LM: &str = "lm_trainer.LMTrainer";
@@ -45,7 +48,7 @@ pub(super) fn measure(
 ) -> Result<Losses, Failure> {
     let data = open_data(config, subject, recorded, invocation)?;
     let (kind, trainer) = open_trainer(config, subject, recorded, invocation)?;
-    let (training, trainer) = prepare(config, subject, recorded, trainer)?;
+    let (training, trainer) = prepare(config, subject, recorded, &invocation.plugins, trainer)?;
     let bytes = TokenBytes::of(data.tokenizer());
     let names: Vec<&str> = data.validation_parts().collect();
     let mut rows = Vec::new();
@@ -198,6 +201,7 @@ fn prepare(
     config: &EvalConfig,
     subject: &Subject,
     recorded: Option<&Recorded>,
+    plugins: &Plugins,
     mut trainer: Box<dyn Trainer>,
 ) -> Result<(Training, Box<dyn Trainer>), Failure> {
     let stored = &subject.stored;
@@ -217,11 +221,21 @@ fn prepare(
         trainer.restore(&state.trainer)?;
     }
     let adapter = stored.adapter.as_ref().map(|lora| lora.config());
-    if trainer.initial_model(adapter)?.is_some() {
-        return Err(Failure::Request(anyhow!(
-            "{}: its objective compares with the model as it was before the first step, which eval does not have; trainer=lm tells the loss of its answers",
-            config.checkpoint
-        )));
+    if let Some(dtype) = trainer.initial_model(adapter)? {
+        let Some(run) = recorded.filter(|_| config.trainer.is_none()) else {
+            return Err(Failure::Request(anyhow!(
+                "{}: this objective compares with the model as it was before the first step, which eval has of a run and its own trainer only; trainer=lm tells the loss of the answers",
+                config.checkpoint
+            )));
+        };
+        let (composition, device) = (&run.composition, subject.device);
+        training.initial = Some(before_first_step(
+            composition,
+            plugins,
+            seed,
+            dtype,
+            device,
+        )?);
     }
     trainer.post_init(&mut training)?;
     Ok((training, trainer))
