@@ -275,13 +275,18 @@ impl Running {
     }
 
     #[track_caller]
-    pub fn finish(mut self) -> Finished {
+    pub fn finish(self) -> Finished {
+        self.finish_within(PATIENCE)
+    }
+
+    #[track_caller]
+    pub fn finish_within(mut self, patience: Duration) -> Finished {
         let started = Instant::now();
         let status = loop {
             if let Some(status) = self.child.try_wait().expect("a child") {
                 break status;
             }
-            assert!(started.elapsed() < PATIENCE, "the run does not end");
+            assert!(started.elapsed() < patience, "the run does not end");
             std::thread::sleep(Duration::from_millis(2));
         };
         Finished {

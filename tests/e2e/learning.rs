@@ -68,27 +68,27 @@ fn a_small_bert_names_hidden_tokens_far_above_the_unigrams_accuracy() {
 #[ignore = "for cargo xtask check --full"]
 fn preferences_of_look_ups_hold_for_others_above_90_percent() {
     let place = Place::new();
-    place
-        .run(&[
-            "+model=qwen2",
-            "+trainer=lm",
-            "trainer.max_steps=500",
-            "hydra.run.dir=stories",
-        ])
-        .with_code(0);
-    place
-        .run(&[
-            "+model=qwen2",
-            "+trainer=dpo",
-            "data=stories_pairs",
-            "model.pretrained_url=stories",
-            "trainer.global_batch_size=32",
-            "trainer.max_steps=250",
-            "trainer.eval_interval=25",
-            "lr=2e-4",
-            "hydra.run.dir=look-ups",
-        ])
-        .with_code(0);
+    let run = |args: &[&str]| {
+        let all = [&["+model=qwen2"], args].concat();
+        let an_hour = std::time::Duration::from_secs(3600);
+        place.start(&all).finish_within(an_hour).with_code(0)
+    };
+    run(&[
+        "+trainer=lm",
+        "trainer.max_steps=500",
+        "hydra.run.dir=stories",
+    ]);
+    run(&[
+        "+trainer=dpo",
+        "data=stories_pairs",
+        "model.pretrained_url=stories",
+        "lr=2e-4",
+        "trainer.global_batch_size=32",
+        "trainer.max_steps=250",
+        "trainer.eval_interval=25",
+        "hydra.run.dir=look-ups",
+    ])
+    .prints("of the pairs on validation");
     let rows = RunFolder(place.path().join("look-ups")).rows();
     let accuracies = rows
         .iter()
