@@ -115,7 +115,7 @@ pub(crate) struct Before {
     carried: u64,
 }
 
-/// What of the rows did not get into batches.
+/// What of the rows did not get into batches: of each row once, however many epochs it comes in.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LeftOut {
     /// Rows of which nothing is used.
@@ -124,6 +124,29 @@ pub struct LeftOut {
     pub cut_rows: u64,
     /// Tokens that were cut off those.
     pub cut_tokens: u64,
+}
+
+impl LeftOut {
+    /// In words, for rows of `sequence_length`; `None` if all was used.
+    pub fn describe(&self, sequence_length: usize) -> Option<String> {
+        let Self {
+            rows,
+            cut_rows,
+            cut_tokens,
+        } = self;
+        let left_out = (*rows > 0).then(|| {
+            format!(
+                "{rows} rows of data left out, malformed, too long or with nothing to learn from"
+            )
+        });
+        let cut = (*cut_rows > 0).then(|| {
+            format!(
+                "{cut_rows} rows of data cut by {cut_tokens} tokens in all to fit into data.sequence_length={sequence_length}"
+            )
+        });
+        let said: Vec<String> = [left_out, cut].into_iter().flatten().collect();
+        (!said.is_empty()).then(|| said.join("; "))
+    }
 }
 
 impl AddAssign for LeftOut {

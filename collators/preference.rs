@@ -8,6 +8,7 @@
 //! beginning: the end of an answer stays.
 
 mod pair;
+mod shared;
 
 use std::sync::Arc;
 
@@ -46,7 +47,7 @@ pub struct PreferenceConfig {
     pub date: String,
     /// What becomes of a pair of which a row is longer than `data.sequence_length`.
     pub on_too_long: OnTooLong,
-    /// What becomes of a pair of which an answer has no token to train on.
+    /// What becomes of a pair of which an answer has no token to train on, or whose answers are the same.
     pub on_no_target: OnNoTarget,
     /// What becomes of a record of which no pair can be made, or none that the template takes.
     pub on_bad_record: OnBadRecord,
@@ -57,17 +58,17 @@ pub struct PreferenceConfig {
 #[serde(deny_unknown_fields, default)]
 pub struct PreferenceColumns {
     /// The prompt: a string or messages. If null, `prompt` where there is one, else `instruction`, else `conversations`, else
-    /// what both answers begin with.
+    /// `question`, else what both answers begin with.
     pub prompt: Option<String>,
     /// The better answer: a string, a message, a list of messages or a whole conversation.
     pub chosen: String,
     /// The worse one.
     pub rejected: String,
-    /// Of Alpaca records: what comes after the `instruction`, in a line of its own.
+    /// Of Alpaca records, and where `prompt` is named: what comes after the `instruction`, in a line of its own.
     pub query: String,
-    /// Of Alpaca records: pairs of question and answer that come before.
+    /// Of Alpaca records, and where `prompt` is named: pairs of question and answer that come before.
     pub history: String,
-    /// The system message, where the messages have none.
+    /// The system message, where the messages have none. Beside texts as they are it is an error, as `tools` are.
     pub system: String,
     /// Tools that the model may call: a list, or JSON in a string.
     pub tools: String,
@@ -169,6 +170,7 @@ impl PreferenceCollator {
                     tags: config.tags.clone(),
                 },
                 has_template: config.template.is_some(),
+                has_default_system: config.default_system.is_some(),
             },
             chat,
             config,
@@ -187,10 +189,6 @@ impl PreferenceCollator {
     /// The tokens of both rows.
     fn pair(&self, row: &Row) -> Result<[Tokens; 2], DataError> {
         Ok(match self.reader.read(row)? {
-            // Two texts that are the same, as a rule: there is nothing to learn.
-            Pair::Texts { answers, .. } if answers.iter().all(String::is_empty) => {
-                Default::default()
-            }
             Pair::Texts { prompt, answers } => {
                 let [chosen, rejected] = answers.map(|answer| self.of_text(&prompt, &answer));
                 [chosen?, rejected?]
@@ -204,13 +202,15 @@ impl PreferenceCollator {
     }
 
     fn of_text(&self, prompt: &str, answer: &str) -> Result<Tokens, DataError> {
-        let start = self.tokenizer.document_start().iter();
+        let text = format!("{prompt}{}", self.tokenizer.until_end(answer));
+        let of_text = self.tokenizer.encode_with_spans(&text)?;
+        // Some data sets bring what begins a text, and its end.
+        let ids: Vec<u32> = of_text.iter().map(|(id, _)| *id).collect();
+        let start = self.tokenizer.start_before(&ids).iter();
         let mut tokens: Tokens = start.map(|&id| (id, false)).collect();
-        let text = format!("{prompt}{answer}");
-        let of_text = self.tokenizer.encode_with_spans(&text)?.into_iter();
+        let of_text = of_text.into_iter();
         tokens.extend(of_text.map(|(id, span)| (id, span.end > prompt.len())));
         let end = self.tokenizer.eos_id();
-        // Some data sets bring it.
         if tokens.last() != Some(&(end, true)) {
             tokens.push((end, true));
         }
@@ -263,6 +263,16 @@ fn cut(pair: &mut [Tokens; 2], most: usize) -> usize {
     all
 }
 
+/// Why there is nothing to learn from a pair, if so.
+fn tells_nothing(pair: &[Tokens; 2]) -> Option<&'static str> {
+    // The first token of a row has none that predicts it.
+    let has_target = |tokens: &Tokens| tokens.iter().skip(1).any(|(_, is_target)| *is_target);
+    if !pair.iter().all(has_target) {
+        return Some("an answer without a token to train on");
+    }
+    (pair[0] == pair[1]).then_some("two answers that are the same")
+}
+
 impl Collator for PreferenceCollator {
     fn layout(&self) -> Layout {
         Layout::Grouped(2)
@@ -301,16 +311,14 @@ impl Collator for PreferenceCollator {
                 }
             }
         }
-        // The first token of a row has none that predicts it.
-        let has_target = |tokens: &Tokens| tokens.iter().skip(1).any(|(_, is_target)| *is_target);
-        if !pair.iter().all(has_target) {
+        if let Some(why) = tells_nothing(&pair) {
             return match self.config.on_no_target {
                 OnNoTarget::Skip => {
                     examples.skip();
                     Ok(())
                 }
                 OnNoTarget::Error => Err(bad(format!(
-                    "an answer without a token to train on in the {most} that data.sequence_length takes (data.collator.kwargs.on_no_target)"
+                    "{why} in the {most} tokens that data.sequence_length takes (data.collator.kwargs.on_no_target)"
                 ))),
             };
         }

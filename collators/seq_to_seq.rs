@@ -1,7 +1,7 @@
 //! `seq_to_seq.SeqToSeqCollator`: an input and the output to it, in one sequence of a decoder; the loss looks at the output.
 //!
 //! Each is a column of text or of token ids. Text is tokenised, with what begins a document before the input and the end of
-//! text after the output; ids are taken as they are.
+//! text after the output, neither of them twice where the text brings it; ids are taken as they are.
 
 use std::sync::Arc;
 
@@ -61,21 +61,16 @@ impl SeqToSeqCollator {
         Ok(Box::new(Self::new(config, Arc::clone(tokenizer))))
     }
 
-    /// The tokens in a column, with `start` before those of a text and `end` after them.
+    /// The tokens in a column: of a text those that `encode` makes of it.
     fn tokens(
         &self,
         row: &Row,
         field: &str,
-        (start, end): (&[u32], &[u32]),
+        encode: impl Fn(&str) -> Result<Vec<u32>, DataError>,
     ) -> Result<Vec<u32>, DataError> {
         match row.get(field)? {
             Column::Ints(_) => ids(row, field),
-            Column::Text(text) => {
-                let mut tokens = start.to_vec();
-                self.tokenizer.encode_into(text, &mut tokens)?;
-                tokens.extend_from_slice(end);
-                Ok(tokens)
-            }
+            Column::Text(text) => encode(text),
             other => Err(row.wrong(field, "a string or a list of token ids", other)),
         }
     }
@@ -95,10 +90,17 @@ impl Collator for SeqToSeqCollator {
 
     fn encode(&self, row: &Row, examples: &mut Examples) -> Result<(), DataError> {
         let config = &self.config;
-        let start = self.tokenizer.document_start();
-        let mut input = self.tokens(row, &config.input_field, (start, &[]))?;
-        let mut output =
-            self.tokens(row, &config.output_field, (&[], &[self.tokenizer.eos_id()]))?;
+        let mut input = self.tokens(row, &config.input_field, |text| {
+            self.tokenizer.encode_prompt(text)
+        })?;
+        let mut output = self.tokens(row, &config.output_field, |text| {
+            let mut tokens = self.tokenizer.encode(self.tokenizer.until_end(text))?;
+            let end = self.tokenizer.eos_id();
+            if tokens.last() != Some(&end) {
+                tokens.push(end);
+            }
+            Ok(tokens)
+        })?;
         let all = input.len() + output.len();
         input.truncate(config.input_length.unwrap_or(usize::MAX));
         output.truncate(config.output_length.unwrap_or(usize::MAX));

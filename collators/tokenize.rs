@@ -1,5 +1,5 @@
 //! `tokenize.TokenizeCollator`: text to tokens, each document with the end of text after it, and before it what the
-//! tokenizer begins a text with. Long documents are encoded in parts.
+//! tokenizer begins a text with, neither of them twice where the text brings it. Long documents are encoded in parts.
 
 use std::sync::Arc;
 
@@ -79,24 +79,29 @@ impl Collator for TokenizeCollator {
             .get(from..)
             .unwrap_or_default();
         let cut = self.tokenizer.cut(text, BYTES_PER_PART)?;
-        let (end, next) = cut.unwrap_or((text.len(), text.len()));
-        let example = examples.last_or_add();
+        let (part, next) = match cut {
+            Some((end, next)) => (&text[..end], Some(from + next)),
+            None => (self.tokenizer.until_end(text), None),
+        };
+        let ids = &mut examples.last_or_add().input_ids;
+        let before = ids.len();
+        self.tokenizer.encode_into(part, ids)?;
+        let end = self.tokenizer.eos_id();
+        if next.is_none() && ids[before..].last() != Some(&end) {
+            ids.push(end);
+        }
         if from == 0 {
-            let start = self.tokenizer.document_start();
-            example.input_ids.extend_from_slice(start);
+            let start = self.tokenizer.start_before(&ids[before..]);
+            ids.splice(before..before, start.iter().copied());
         }
-        self.tokenizer
-            .encode_into(&text[..end], &mut example.input_ids)?;
-        if cut.is_none() {
-            example.input_ids.push(self.tokenizer.eos_id());
-        }
+        let example = examples.last_or_add();
         example.label_all();
-        Ok(cut.map(|_| from + next))
+        Ok(next)
     }
 
     fn keeps(&self) -> Option<Kept> {
         Some(Kept {
-            how: format!("{:?} with start and end", self.config.text_field),
+            how: format!("{:?} with start and end, once", self.config.text_field),
             what: KeptTokens::All,
         })
     }

@@ -2,6 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tt_collators::{Layout, Pipeline};
 use tt_models::Model;
 use tt_nn::Forward;
 use tt_tensor::CrossEntropyParams;
@@ -49,6 +50,24 @@ impl Trainer for LMTrainer {
         Err(Error::Config {
             key: "trainer.type",
             why: why.to_owned(),
+        })
+    }
+
+    fn prepare_data(
+        &mut self,
+        _training: &mut Training,
+        data: &mut Pipeline,
+    ) -> Result<Option<String>> {
+        let warning = |rows| {
+            format!(
+                "warning: each record of the data gives {rows} rows, as pairs do, and lm_trainer.LMTrainer learns them all, the \
+                 rejected answers too; trainer=dpo, ipo, simpo and orpo learn from pairs, and data=sft from the chosen answers \
+                 alone (data.collator.kwargs.columns)"
+            )
+        };
+        Ok(match data.batch_spec()?.layout {
+            Layout::Grouped(rows) if rows > 1 => Some(warning(rows)),
+            _ => None,
         })
     }
 

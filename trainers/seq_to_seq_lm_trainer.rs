@@ -3,6 +3,7 @@
 //! The collator says which part is which, by its labels: `seq_to_seq.SeqToSeqCollator`, for one. What is learned of them is
 //! what [`LMTrainer`] learns.
 
+use tt_collators::Pipeline;
 use tt_models::Model;
 use tt_nn::Forward;
 use tt_train::{DeviceBatch, Loss, Result, Trainer, Training};
@@ -22,6 +23,14 @@ impl SeqToSeqLMTrainer {
 impl Trainer for SeqToSeqLMTrainer {
     fn post_init(&mut self, training: &mut Training) -> Result<()> {
         self.0.post_init(training)
+    }
+
+    fn prepare_data(
+        &mut self,
+        training: &mut Training,
+        data: &mut Pipeline,
+    ) -> Result<Option<String>> {
+        self.0.prepare_data(training, data)
     }
 
     fn validates_by_cross_entropy(&self) -> bool {

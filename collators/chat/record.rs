@@ -154,6 +154,7 @@ pub(crate) struct Reader {
 impl Reader {
     /// The conversation in a row. Errors: none can be made of it; they name row and message.
     pub fn read(&self, row: &Row) -> Result<Conversation, DataError> {
+        self.check_columns(row)?;
         let has = |field: &str| !matches!(row.fields.get(field), None | Some(Value::Null));
         let (format, list) = match (self.format, &self.columns.messages) {
             (RecordFormat::Auto, Some(list)) => (self.format, list.as_str()),
@@ -170,6 +171,30 @@ impl Reader {
         };
         self.set_scene(row, &mut conversation)?;
         Ok(conversation)
+    }
+
+    /// Error: a column that a record may do without is named in the configuration, and is not there, not even with a null.
+    pub fn check_columns(&self, row: &Row) -> Result<(), DataError> {
+        let (own, usual) = (&self.columns, Columns::default());
+        let named = [
+            ("query", &own.query, usual.query),
+            ("history", &own.history, usual.history),
+            ("system", &own.system, usual.system),
+            ("tools", &own.tools, usual.tools),
+        ];
+        let mut missing = named
+            .into_iter()
+            .filter(|(_, name, usual)| **name != *usual && row.fields.get(name).is_none());
+        let Some((key, name, _)) = missing.next() else {
+            return Ok(());
+        };
+        let known: Vec<&str> = row.fields.names().collect();
+        let why = format!(
+            "no column `{name}`, which is what data.collator.kwargs.columns.{key} names, but {}; a record without one has a null \
+             or an empty string there",
+            known.join(", ")
+        );
+        Err(bad(row, why))
     }
 
     /// Gives the conversation what a row has besides messages: a system message, and tools.
@@ -216,7 +241,7 @@ impl Reader {
                 ),
             ));
         }
-        let mut messages = self.question(row)?;
+        let mut messages = self.question(row, &columns.prompt)?;
         messages.push(message("assistant", row.text(&columns.response)?));
         Ok(Conversation {
             messages,
@@ -224,17 +249,23 @@ impl Reader {
         })
     }
 
-    /// The messages of an Alpaca record before its answer.
-    pub fn question(&self, row: &Row) -> Result<Vec<Map<String, Json>>, DataError> {
+    /// The messages of an Alpaca record before its answer, whose question is in column `prompt`.
+    pub fn question(&self, row: &Row, prompt: &str) -> Result<Vec<Map<String, Json>>, DataError> {
         let columns = &self.columns;
         let mut messages = Vec::new();
-        for turn in self.history(row)? {
-            let [question, answer] = turn;
+        let history = match columns.history != prompt {
+            true => self.history(row)?,
+            false => Vec::new(),
+        };
+        for [question, answer] in history {
             messages.push(message("user", question));
             messages.push(message("assistant", answer));
         }
-        let instruction = row.text(&columns.prompt)?;
-        let input = self.optional_text(row, &columns.query)?.unwrap_or_default();
+        let instruction = row.text(prompt)?;
+        let input = match columns.query != prompt {
+            true => self.optional_text(row, &columns.query)?.unwrap_or_default(),
+            false => "",
+        };
         let both = [instruction, input].map(str::to_owned).into_iter();
         let both: Vec<String> = both.filter(|text| !text.is_empty()).collect();
         let mut question = message("user", &both.join("\n"));

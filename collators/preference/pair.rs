@@ -1,14 +1,18 @@
 //! Records of pairs, however they are written, to a prompt and two answers to it.
 //!
-//! Answers are strings, messages or lists of messages. A list with a question in it is a whole conversation, and its prompt is
-//! what both begin with; so it is of strings without a prompt, which are whole texts then.
+//! Answers are strings, messages or lists of messages. A list with a question in it is a whole conversation ([`shared`]); strings
+//! without a prompt are whole texts, whose prompt is what both begin with. Nothing that a record says besides is passed over
+//! where it may be a part of what is asked.
+//!
+//! [`shared`]: super::shared
 
 use serde_json::{Map, Value as Json};
 use tt_data::{DataError, Row, Value};
 
 use super::PreferenceColumns;
-use crate::RecordFormat;
+use super::shared::{Before, is_whole, part};
 use crate::chat::{Reader, message};
+use crate::{Conversation, RecordFormat};
 
 /// Messages as chat templates take them.
 pub(super) type Messages = Vec<Map<String, Json>>;
@@ -29,14 +33,15 @@ pub(super) enum Pair {
 }
 
 /// What a column holds of a pair.
-enum Part {
-    Text(String),
-    Messages(Messages),
-}
+type Part = Before;
 
-/// Where a prompt is that no column is named for, and a list of messages before the answers.
+/// Where a prompt is that no column is named for: a text or messages, a list of messages before the answers, and a text again.
 const PROMPT: &str = "prompt";
 const CONVERSATIONS: &str = "conversations";
+const QUESTION: &str = "question";
+
+/// Columns that hold a question where they hold text, and are not known to be the prompt for sure.
+const ASKING: [&str; 3] = ["query", "input", "problem"];
 
 /// Reads records of pairs.
 pub(super) struct PairReader {
@@ -45,6 +50,8 @@ pub(super) struct PairReader {
     pub(super) reader: Reader,
     /// Strings are what the user and the assistant say, not texts as they are.
     pub(super) has_template: bool,
+    /// Conversations are given a system message.
+    pub(super) has_default_system: bool,
 }
 
 impl PairReader {
@@ -53,6 +60,7 @@ impl PairReader {
         let PreferenceColumns {
             chosen, rejected, ..
         } = &self.columns;
+        self.reader.check_columns(row)?;
         match [self.part(row, chosen)?, self.part(row, rejected)?] {
             [Part::Text(chosen), Part::Text(rejected)] => self.of_texts(row, [chosen, rejected]),
             [Part::Messages(chosen), Part::Messages(rejected)] => {
@@ -74,9 +82,15 @@ impl PairReader {
             rejected,
             ..
         } = &self.columns;
-        let prompt = prompt.as_deref().unwrap_or(PROMPT);
-        let own = [prompt, chosen, rejected].map(str::to_owned);
-        own.into_iter().chain(self.reader.columns_used()).collect()
+        let prompts = match prompt {
+            Some(prompt) => vec![prompt.as_str()],
+            None => [&[PROMPT, CONVERSATIONS, QUESTION], &ASKING[..]].concat(),
+        };
+        let own = prompts
+            .into_iter()
+            .chain([chosen, rejected].map(String::as_str));
+        let own = own.map(str::to_owned);
+        own.chain(self.reader.columns_used()).collect()
     }
 
     fn of_texts(&self, row: &Row, answers: [String; 2]) -> Result<Pair, DataError> {
@@ -85,59 +99,95 @@ impl PairReader {
                 let answers = answers.map(|text| vec![message("assistant", &text)]);
                 return Ok(Pair::Messages { prompt, answers });
             }
-            Some(Part::Text(prompt)) => prompt,
-            None => {
-                let length = common_text(&answers);
-                let prompt = answers[0][..length].to_owned();
-                let answers = answers.map(|text| text[length..].to_owned());
-                return Ok(Pair::Texts { prompt, answers });
+            Some(Part::Text(prompt)) if self.has_template => {
+                return Ok(Pair::Messages {
+                    prompt: vec![message("user", &prompt)],
+                    answers: answers.map(|text| vec![message("assistant", &text)]),
+                });
             }
+            prompt => prompt,
         };
-        if !self.has_template {
+        self.check_scene(row)?;
+        if let Some(Part::Text(prompt)) = prompt {
             return Ok(Pair::Texts { prompt, answers });
         }
-        Ok(Pair::Messages {
-            prompt: vec![message("user", &prompt)],
-            answers: answers.map(|text| vec![message("assistant", &text)]),
-        })
+        let length = common_text(&answers);
+        let prompt = answers[0][..length].to_owned();
+        self.check_prompt(row, &prompt)?;
+        let answers = answers.map(|text| text[length..].to_owned());
+        Ok(Pair::Texts { prompt, answers })
     }
 
-    fn of_messages(&self, row: &Row, mut answers: [Messages; 2]) -> Result<Pair, DataError> {
-        let begins_with_a_question = |messages: &Messages| {
-            let first = messages.iter().find(|it| it["role"] != "system");
-            first.is_some_and(|it| it["role"] == "user")
+    /// Error: there is something beside texts as they are that has a place in a chat template only.
+    fn check_scene(&self, row: &Row) -> Result<(), DataError> {
+        let mut scene = Conversation::default();
+        self.reader.set_scene(row, &mut scene)?;
+        let what = if !scene.messages.is_empty() {
+            &self.columns.system
+        } else if scene.tools.is_some() {
+            &self.columns.tools
+        } else if self.has_default_system {
+            "data.collator.kwargs.default_system"
+        } else {
+            return Ok(());
         };
-        let is_whole = answers.iter().all(begins_with_a_question);
-        let mut prompt = match self.prompt(row)? {
-            // What stands in a column and in the conversations too is one prompt.
-            Some(Part::Messages(prompt)) if is_whole && begins_with(&answers[0], &prompt) => {
-                Vec::new()
-            }
-            Some(Part::Text(_)) | None if is_whole => Vec::new(),
-            Some(Part::Messages(prompt)) => prompt,
-            Some(Part::Text(prompt)) => vec![message("user", &prompt)],
-            None => {
-                let known: Vec<&str> = row.fields.names().collect();
-                let why = format!(
-                    "no question: neither in the answers nor in one of the columns `{PROMPT}`, `{}` and `{CONVERSATIONS}`, but {}; \
-                     data.collator.kwargs.columns names others",
-                    self.reader.columns.prompt,
-                    known.join(", ")
-                );
-                return Err(bad(row, why));
-            }
+        Err(bad(row, needs_template(what)))
+    }
+
+    /// Error: what is left without a column for the prompt, in whose place is what both texts begin with, may be the question.
+    fn check_prompt(&self, row: &Row, common: &str) -> Result<(), DataError> {
+        let PreferenceColumns {
+            chosen, rejected, ..
+        } = &self.columns;
+        let is_none = common.trim().is_empty();
+        let mut others = row.fields.iter().filter(|(name, value)| {
+            let is_question = match value {
+                Value::Text(text) if text.trim().is_empty() => false,
+                Value::Text(text) => {
+                    is_none || ASKING.contains(name) && !common.contains(text.trim())
+                }
+                Value::List(list) => is_none && matches!(list.first(), Some(Value::Struct(_))),
+                _ => false,
+            };
+            is_question && name != chosen && name != rejected
+        });
+        let others = others.next().map(|(name, _)| name);
+        let unread = row.fields.unread_texts().find(|_| is_none);
+        let Some(other) = others.or(unread) else {
+            return Ok(());
         };
-        if is_whole {
-            // The last message of each is an answer, whatever it says.
-            let most = answers[0].len().min(answers[1].len()).saturating_sub(1);
-            let both = answers[0].iter().zip(&answers[1]).take(most);
-            let common = both.take_while(|(a, b)| is_same(a, b)).count();
-            prompt.extend(answers[0][..common].iter().cloned());
-            answers
-                .iter_mut()
-                .for_each(|answer| drop(answer.drain(..common)));
+        let why = format!(
+            "no prompt: the record has none of {}, and what `{chosen}` and `{rejected}` begin with alike is none while there is \
+             `{other}`; data.collator.kwargs.columns.prompt={other} says that it is there, and \
+             data.dataset.kwargs.columns=[{chosen},{rejected}] that there is none. The columns are {}",
+            self.known_prompts(),
+            names(row)
+        );
+        Err(bad(row, why))
+    }
+
+    fn of_messages(&self, row: &Row, answers: [Messages; 2]) -> Result<Pair, DataError> {
+        let PreferenceColumns {
+            chosen, rejected, ..
+        } = &self.columns;
+        let prompt = self.prompt(row)?;
+        if prompt.is_none() && !answers.iter().any(is_whole) {
+            let why = format!(
+                "no question: neither in the answers nor in one of the columns {}, but {}; data.collator.kwargs.columns names \
+                 others",
+                self.known_prompts(),
+                names(row)
+            );
+            return Err(bad(row, why));
         }
+        let made = part(prompt, answers, [chosen, rejected]);
+        let (prompt, answers) = made.map_err(|why| bad(row, why))?;
         Ok(Pair::Messages { prompt, answers })
+    }
+
+    fn known_prompts(&self) -> String {
+        let alpaca = &self.reader.columns.prompt;
+        format!("`{PROMPT}`, `{alpaca}`, `{CONVERSATIONS}` and `{QUESTION}`")
     }
 
     /// What is before the answers, if a column has it.
@@ -147,18 +197,48 @@ impl PairReader {
             return self.part(row, name).map(Some);
         }
         if let Some(name) = &self.columns.prompt {
-            return self.part(row, name).map(Some);
+            return self.mapped_prompt(row, name).map(Some);
         }
         if has(PROMPT) {
-            return self.part(row, PROMPT).map(Some);
+            return self.mapped_prompt(row, PROMPT).map(Some);
         }
-        if has(&self.reader.columns.prompt) {
-            return Ok(Some(Part::Messages(self.reader.question(row)?)));
+        let alpaca = &self.reader.columns.prompt;
+        if has(alpaca) {
+            let question = self.reader.question(row, alpaca)?;
+            return Ok(Some(Part::Messages(question)));
         }
         if has(CONVERSATIONS) {
             return self.part(row, CONVERSATIONS).map(Some);
         }
+        if has(QUESTION) {
+            return self.mapped_prompt(row, QUESTION).map(Some);
+        }
         Ok(None)
+    }
+
+    /// The prompt in column `name`, with what else is the question where the configuration says what columns are, as of Alpaca
+    /// records. Error: there is more than one text, and no template to put them together.
+    fn mapped_prompt(&self, row: &Row, name: &str) -> Result<Part, DataError> {
+        let part = self.part(row, name)?;
+        let (own, usual) = (&self.columns, PreferenceColumns::default());
+        let is_mapped =
+            own.prompt.is_some() || own.query != usual.query || own.history != usual.history;
+        let Part::Text(text) = &part else {
+            return Ok(part);
+        };
+        if !is_mapped {
+            return Ok(part);
+        }
+        let question = self.reader.question(row, name)?;
+        let more = match &question[..] {
+            [only] if only["content"] == *text.as_str() => return Ok(part),
+            [_] => &own.query,
+            _ => &own.history,
+        };
+        match self.has_template {
+            true => Ok(Part::Messages(question)),
+            false => Err(bad(row, needs_template(more))),
+        }
     }
 
     fn part(&self, row: &Row, name: &str) -> Result<Part, DataError> {
@@ -173,14 +253,16 @@ impl PairReader {
     }
 }
 
-fn is_same(a: &Map<String, Json>, b: &Map<String, Json>) -> bool {
-    let keys = ["role", "content", "tool_calls"];
-    keys.iter().all(|key| a.get(*key) == b.get(*key))
+fn needs_template(what: &str) -> String {
+    format!(
+        "there is `{what}` beside texts as they are, which has a place in a chat template only: data.collator.kwargs.template=chatml, \
+         for one, makes the prompt and the answers messages of it"
+    )
 }
 
-fn begins_with(messages: &Messages, prompt: &Messages) -> bool {
-    let mut both = messages.iter().zip(prompt);
-    messages.len() > prompt.len() && both.all(|(a, b)| is_same(a, b))
+fn names(row: &Row) -> String {
+    let names: Vec<&str> = row.fields.names().collect();
+    names.join(", ")
 }
 
 /// Bytes that both texts begin with, up to a blank before the word in which they part: a tokenizer puts that to the word.

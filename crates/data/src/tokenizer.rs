@@ -300,6 +300,26 @@ impl Tokenizer {
         &self.start
     }
 
+    /// What is to be put before a text of these tokens, to begin a document: [`Tokenizer::document_start`], and nothing if the
+    /// text brings it.
+    pub fn start_before(&self, text: &[u32]) -> &[u32] {
+        match text.starts_with(&self.start) {
+            true => &[],
+            false => &self.start,
+        }
+    }
+
+    /// A text without the white space after the end of text, if it ends with one: the tokens of what is left end with
+    /// [`Tokenizer::eos_id`] then.
+    pub fn until_end<'a>(&self, text: &'a str) -> &'a str {
+        let trimmed = text.trim_end();
+        let ends_itself = || Some(trimmed.ends_with(&self.token(self.eos_id)?));
+        match trimmed.len() < text.len() && ends_itself() == Some(true) {
+            true => trimmed,
+            false => text,
+        }
+    }
+
     /// Begins no document with what the post-processor puts there.
     #[must_use]
     pub fn without_document_start(mut self) -> Self {
@@ -321,11 +341,10 @@ impl Tokenizer {
         Ok(self)
     }
 
-    /// The tokens of a text to be continued: what begins a document, and the text's.
+    /// The tokens of a text to be continued: what begins a document, and the text's, which may bring that.
     pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>, DataError> {
-        let mut ids = self.start.clone();
-        self.encode_into(text, &mut ids)?;
-        Ok(ids)
+        let ids = self.encode(text)?;
+        Ok([self.start_before(&ids), &ids].concat())
     }
 
     /// The text that `ids` add to that of `prompt`: decoded together, as a token may be a blank before a word, or a part of

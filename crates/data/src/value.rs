@@ -96,8 +96,15 @@ impl Value {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Fields {
     values: Vec<(String, Value)>,
-    /// Of columns that there are and that were not read, as nobody asks for them: for messages.
-    unread: Vec<String>,
+    /// Columns that there are and that were not read, as nobody asks for them.
+    unread: Vec<Unread>,
+}
+
+/// A column that was not read, for messages.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Unread {
+    pub(crate) name: String,
+    pub(crate) is_text: bool,
 }
 
 impl Fields {
@@ -117,7 +124,14 @@ impl Fields {
     /// The names, in order, and then those of columns that were not read.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         let read = self.values.iter().map(|(name, _)| name);
-        read.chain(&self.unread).map(String::as_str)
+        let unread = self.unread.iter().map(|it| &it.name);
+        read.chain(unread).map(String::as_str)
+    }
+
+    /// The names of columns that were not read and hold text.
+    pub fn unread_texts(&self) -> impl Iterator<Item = &str> {
+        let texts = self.unread.iter().filter(|it| it.is_text);
+        texts.map(|it| it.name.as_str())
     }
 
     /// Names with their values, in order.
@@ -153,7 +167,10 @@ impl Fields {
     pub(crate) fn only(self, wanted: impl Fn(&str) -> bool) -> Self {
         let all = self.values.into_iter();
         let (values, others) = all.partition::<Vec<_>, _>(|(name, _)| wanted(name));
-        let others = others.into_iter().map(|(name, _)| name);
+        let others = others.into_iter().map(|(name, value)| Unread {
+            is_text: value.as_text().is_some_and(|it| !it.trim().is_empty()),
+            name,
+        });
         Self {
             values,
             unread: others.collect(),
@@ -166,9 +183,9 @@ impl Fields {
         Self { unread, ..self }
     }
 
-    pub(crate) fn set_unread(&mut self, names: &[String]) {
-        if self.unread != names {
-            self.unread = names.to_vec();
+    pub(crate) fn set_unread(&mut self, unread: &[Unread]) {
+        if self.unread != unread {
+            self.unread = unread.to_vec();
         }
     }
 

@@ -422,16 +422,10 @@ impl Run {
 
     fn say_left_out(&mut self, when: &str) {
         self.left_out_said = self.left_out;
-        let LeftOut {
-            rows,
-            cut_rows,
-            cut_tokens,
-        } = self.left_out;
-        self.metrics.message(&format!(
-            "warning: {when}: {rows} rows of data left out so far, malformed, too long or with nothing to train on; \
-             {cut_rows} cut by {cut_tokens} tokens to fit into data.sequence_length={}",
-            self.data.sequence_length(),
-        ));
+        if let Some(said) = self.left_out.describe(self.data.sequence_length()) {
+            let message = format!("warning: {when}: so far {said}");
+            self.metrics.message(&message);
+        }
     }
 
     fn step(&mut self, batches: StepBatches, started: Instant, data_wait: Duration) -> Result<()> {

@@ -142,7 +142,11 @@ impl Asking<'_> {
         let choice = format!("{blanks}{}{choice}", self.delimiter);
         let before = self.tokenizer.encode(context)?;
         let whole = self.tokenizer.encode(&format!("{context}{choice}"))?;
-        let mut ids = self.start.to_vec();
+        // What is asked may bring it.
+        let mut ids = match before.starts_with(self.start) {
+            true => Vec::new(),
+            false => self.start.to_vec(),
+        };
         if ids.is_empty() && before.is_empty() {
             ids.push(self.tokenizer.eos_id());
         }

@@ -80,7 +80,9 @@ pub(super) fn measure(
             }
             error => error.into(),
         })?;
-        say_left_out(split, left_out);
+        if let Some(said) = left_out.describe(data.sequence_length()) {
+            out::error_line(format_args!("warning: {}: {said}", split.name()));
+        }
         let of_parts = of_parts.iter().zip(&names);
         let of_parts = of_parts.map(|(tally, &name)| (Some(name.to_owned()), tally));
         for (source, tally) in of_parts.chain([(None, &of_all)]) {
@@ -239,20 +241,6 @@ fn prepare(
     }
     trainer.post_init(&mut training)?;
     Ok((training, trainer))
-}
-
-fn say_left_out(split: SplitName, left_out: LeftOut) {
-    let LeftOut {
-        rows,
-        cut_rows,
-        cut_tokens,
-    } = left_out;
-    if rows + cut_rows > 0 {
-        out::error_line(format_args!(
-            "warning: {}: {rows} rows of data left out, malformed, too long or with nothing to predict; {cut_rows} cut by {cut_tokens} tokens to fit into data.sequence_length",
-            split.name()
-        ));
-    }
 }
 
 impl Measured {

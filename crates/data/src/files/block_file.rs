@@ -12,6 +12,7 @@ use crate::error::DataError;
 use crate::location::Location;
 use crate::row::Row;
 use crate::source::Source;
+use crate::value::Unread;
 
 /// Decodes the blocks of one file.
 pub(super) trait Decoder: Send {
@@ -44,11 +45,11 @@ pub(super) struct BlockFile<D> {
     decoder: Mutex<D>,
     cache: BlockCache<RecordBatch>,
     /// Columns that are not decoded, for messages.
-    unread: Vec<String>,
+    unread: Vec<Unread>,
 }
 
 impl<D: Decoder> BlockFile<D> {
-    pub(super) fn new(path: &Path, blocks: Blocks, decoder: D, unread: Vec<String>) -> Self {
+    pub(super) fn new(path: &Path, blocks: Blocks, decoder: D, unread: Vec<Unread>) -> Self {
         Self {
             path: Arc::from(path),
             blocks: Arc::new(blocks),

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use arrow_schema::Fields as Schema;
+use arrow_schema::{DataType, Fields as Schema};
 
 use crate::error::DataError;
-use crate::value::Fields;
+use crate::value::{Fields, Unread};
 
 /// Which columns are read.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,8 +22,8 @@ pub(super) enum Columns {
 pub(super) struct Projection {
     /// Their places; `None` for all.
     pub(super) places: Option<Vec<usize>>,
-    /// What the others are called, of which nobody has said that they are not to be read.
-    pub(super) unread: Vec<String>,
+    /// The others, of which nobody has said that they are not to be read.
+    pub(super) unread: Vec<Unread>,
 }
 
 impl Columns {
@@ -70,7 +70,14 @@ impl Columns {
         let wanted = names().enumerate().filter(|(_, name)| self.wants(name));
         let places: Vec<usize> = wanted.map(|(place, _)| place).collect();
         let unread = match self {
-            Self::Used(_) => names().filter(|name| !self.wants(name)).cloned().collect(),
+            Self::Used(_) => {
+                let others = schema.iter().filter(|field| !self.wants(field.name()));
+                let unread = others.map(|field| Unread {
+                    name: field.name().clone(),
+                    is_text: is_text(field.data_type()),
+                });
+                unread.collect()
+            }
             _ => Vec::new(),
         };
         // Where nothing is there that is asked for, a row is to say what is.
@@ -90,5 +97,13 @@ impl Columns {
 
     fn is_used(&self) -> bool {
         matches!(self, Self::Used(_))
+    }
+}
+
+fn is_text(kind: &DataType) -> bool {
+    match kind {
+        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => true,
+        DataType::Dictionary(_, values) => is_text(values),
+        _ => false,
     }
 }
