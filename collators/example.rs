@@ -324,3 +324,22 @@ impl Examples {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_left_out_is_said() {
+        let mut of = LeftOut::default();
+        assert_eq!(of.describe(64), None);
+        of.rows = 2;
+        let rows = "2 rows of data left out, malformed, too long or with nothing to learn from";
+        assert_eq!(of.describe(64).unwrap(), rows);
+        (of.cut_rows, of.cut_tokens) = (3, 40);
+        let cut = "3 rows of data cut by 40 tokens in all to fit into data.sequence_length=64";
+        assert_eq!(of.describe(64).unwrap(), format!("{rows}; {cut}"));
+        of.rows = 0;
+        assert_eq!(of.describe(64).unwrap(), cut);
+    }
+}

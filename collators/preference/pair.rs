@@ -107,13 +107,15 @@ impl PairReader {
             }
             prompt => prompt,
         };
-        self.check_scene(row)?;
         if let Some(Part::Text(prompt)) = prompt {
+            self.check_scene(row)?;
+            let answers = after_prompt(&prompt, answers);
             return Ok(Pair::Texts { prompt, answers });
         }
         let length = common_text(&answers);
         let prompt = answers[0][..length].to_owned();
         self.check_prompt(row, &prompt)?;
+        self.check_scene(row)?;
         let answers = answers.map(|text| text[length..].to_owned());
         Ok(Pair::Texts { prompt, answers })
     }
@@ -131,7 +133,14 @@ impl PairReader {
         } else {
             return Ok(());
         };
-        Err(bad(row, needs_template(what)))
+        let why = match self.has_template {
+            false => needs_template(what),
+            // Two texts without a prompt are texts all the same.
+            true => format!(
+                "there is `{what}` and no prompt for it to stand before; data.collator.kwargs.columns.prompt names its column"
+            ),
+        };
+        Err(bad(row, why))
     }
 
     /// Error: what is left without a column for the prompt, in whose place is what both texts begin with, may be the question.
@@ -210,7 +219,7 @@ impl PairReader {
         if has(CONVERSATIONS) {
             return self.part(row, CONVERSATIONS).map(Some);
         }
-        if has(QUESTION) {
+        if matches!(row.fields.get(QUESTION), Some(Value::Text(_))) {
             return self.mapped_prompt(row, QUESTION).map(Some);
         }
         Ok(None)
@@ -256,13 +265,23 @@ impl PairReader {
 fn needs_template(what: &str) -> String {
     format!(
         "there is `{what}` beside texts as they are, which has a place in a chat template only: data.collator.kwargs.template=chatml, \
-         for one, makes the prompt and the answers messages of it"
+         for one, makes the prompt and the answers messages of it, and data.dataset.kwargs.columns names the columns to read if it \
+         is none of the question"
     )
 }
 
 fn names(row: &Row) -> String {
     let names: Vec<&str> = row.fields.names().collect();
     names.join(", ")
+}
+
+/// Without the prompt that both begin with, if it is of several lines as whole texts are: a short one may be echoed.
+fn after_prompt(prompt: &str, answers: [String; 2]) -> [String; 2] {
+    let rest = [0, 1].map(|i| answers[i].strip_prefix(prompt).map(str::to_owned));
+    match rest {
+        [Some(chosen), Some(rejected)] if prompt.trim_end().contains('\n') => [chosen, rejected],
+        _ => answers,
+    }
 }
 
 /// Bytes that both texts begin with, up to a blank before the word in which they part: a tokenizer puts that to the word.

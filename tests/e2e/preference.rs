@@ -288,6 +288,15 @@ fn eval_gives_a_runs_own_validation() {
 }
 
 #[test]
+fn fine_tuning_on_pairs_says_that_it_learns_the_rejected_answers_too() {
+    let place = Place::new();
+    let (finished, _) = run(&place, &["+trainer=lm"], "lm", &["trainer.max_steps=1"]);
+    let finished = finished.with_code(0);
+    let said = finished.stdout + &finished.stderr;
+    assert!(said.contains("the rejected answers too"), "{said}");
+}
+
+#[test]
 fn a_plan_counts_the_frozen_copy() {
     let place = Place::new();
     let planned = |kind: &[&str], more: &[&str]| -> Value {

@@ -93,3 +93,51 @@ fn a_column_that_is_not_there_is_named_beside_all_that_are() {
         );
     }
 }
+
+#[test]
+fn a_question_in_a_column_of_parquet_that_is_not_read_is_missed() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, other: (&str, ArrayRef)| {
+        let column = |text: &'static str| -> ArrayRef {
+            Arc::new(StringArray::from_iter_values((0..ROWS).map(|_| text)))
+        };
+        let columns = [
+            ("chosen", column("Yes it is")),
+            ("rejected", column("No way")),
+        ];
+        let columns = columns.into_iter().chain([other]);
+        let batch = RecordBatch::try_from_iter(columns).unwrap();
+        let path = folder.path().join(name);
+        let mut writer =
+            ArrowWriter::try_new(File::create(&path).unwrap(), batch.schema(), None).unwrap();
+        writer.write(&batch).unwrap();
+        writer.close().unwrap();
+        path
+    };
+    let open = |path: &Path, columns: Value| {
+        let mut config = DataConfig {
+            path: Some(path.display().to_string()),
+            ..DataConfig::default()
+        };
+        config.dataset.url = "parquet".to_owned();
+        config.dataset.kwargs = Map::from_iter([("columns".to_owned(), columns)]);
+        config.collator.r#type = "preference.PreferenceCollator".to_owned();
+        config.collator.kwargs = Map::new();
+        config.tokenizer.vocab_size = 300;
+        let options = PipelineOptions {
+            cache: None,
+            ..PipelineOptions::default()
+        };
+        Pipeline::open(&config, &options).map(drop)
+    };
+    let asked: ArrayRef = Arc::new(StringArray::from_iter_values(
+        (0..ROWS).map(|i| format!("{i}?")),
+    ));
+    let path = write("asked.parquet", ("ask", asked));
+    let error = open(&path, Value::Null).unwrap_err().to_string();
+    assert!(error.contains("columns.prompt=ask"), "{error}");
+    // As the message says.
+    open(&path, json!(["chosen", "rejected"])).unwrap();
+    let scores: ArrayRef = Arc::new(arrow_array::Float64Array::from(vec![0.5; ROWS]));
+    open(&write("scored.parquet", ("score", scores)), Value::Null).unwrap();
+}

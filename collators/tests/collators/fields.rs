@@ -476,3 +476,26 @@ fn an_endless_source_without_a_token_is_given_up_and_a_stop_is_seen_before() {
     stopped.interrupt_if(move || asked.fetch_add(1, std::sync::atomic::Ordering::SeqCst) > 10);
     assert!(matches!(stopped.next_batch(), Err(DataError::Interrupted)));
 }
+
+#[test]
+fn what_is_left_out_is_counted_once_however_many_epochs_there_are() {
+    let collator = bytes(Layout::Padded, &[], |text, examples| {
+        match text {
+            "b" => examples.skip(),
+            _ => {
+                let example = examples.add();
+                example.input_ids.extend(ids(text).take(4));
+                example.label_all();
+                examples.cut(text.len().saturating_sub(4));
+            }
+        }
+        Ok(())
+    });
+    let words = &["aa", "b", "cccccc"];
+    let mut loader = loader(words, collator, (1, 4), Cursor::default(), 0).unwrap();
+    let mut all = tt_collators::LeftOut::default();
+    for _ in 0..12 {
+        all += loader.next_batch().unwrap().unwrap().left_out;
+    }
+    assert_eq!((all.rows, all.cut_rows, all.cut_tokens), (1, 1, 2));
+}

@@ -9,5 +9,7 @@ mod packing;
 mod parts;
 mod pipeline;
 mod preference;
+mod preference_records;
 mod start;
+mod starts_and_ends;
 mod token_cache;

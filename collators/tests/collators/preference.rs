@@ -10,7 +10,7 @@ use tt_collators::{
 };
 use tt_data::{Cursor, DataError, Location, Order, Row, Shard, Source, Tokenizer};
 
-fn tokenizer() -> Arc<Tokenizer> {
+pub(crate) fn tokenizer() -> Arc<Tokenizer> {
     let root = std::env::var_os("TT_GOLDEN").map_or_else(
         || Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden"),
         Into::into,
@@ -18,7 +18,7 @@ fn tokenizer() -> Arc<Tokenizer> {
     Arc::new(Tokenizer::load(&root.join("sft/tokenizer.json"), None).unwrap())
 }
 
-fn collator(config: Value) -> Arc<PreferenceCollator> {
+pub(crate) fn collator(config: Value) -> Arc<PreferenceCollator> {
     let config: PreferenceConfig = serde_json::from_value(config).unwrap();
     Arc::new(PreferenceCollator::new(config, tokenizer()).unwrap())
 }
@@ -47,7 +47,7 @@ fn row(record: &Value) -> Row {
 }
 
 /// The only batch of `records`, and what was left out of them.
-fn batch(
+pub(crate) fn batch(
     collator: &Arc<PreferenceCollator>,
     records: &[Value],
     seq_len: usize,
@@ -86,7 +86,11 @@ fn batch(
 }
 
 /// Of each row of a record: all of its text, and what is trained on of it.
-fn texts(collator: &Arc<PreferenceCollator>, record: &Value, seq_len: usize) -> [[String; 2]; 2] {
+pub(crate) fn texts(
+    collator: &Arc<PreferenceCollator>,
+    record: &Value,
+    seq_len: usize,
+) -> [[String; 2]; 2] {
     let (batch, _) = batch(collator, std::slice::from_ref(record), seq_len).unwrap();
     let batch = batch.expect("a pair");
     assert_eq!(batch.rows, 2);
@@ -105,15 +109,15 @@ fn texts(collator: &Arc<PreferenceCollator>, record: &Value, seq_len: usize) -> 
     })
 }
 
-fn answers(collator: &Arc<PreferenceCollator>, record: &Value) -> [String; 2] {
+pub(crate) fn answers(collator: &Arc<PreferenceCollator>, record: &Value) -> [String; 2] {
     texts(collator, record, 256).map(|[_, answer]| answer)
 }
 
-fn user(text: &str) -> Value {
+pub(crate) fn user(text: &str) -> Value {
     json!({"role": "user", "content": text})
 }
 
-fn assistant(text: &str) -> Value {
+pub(crate) fn assistant(text: &str) -> Value {
     json!({"role": "assistant", "content": text})
 }
 
@@ -194,11 +198,6 @@ fn without_a_prompt_it_is_what_both_begin_with_up_to_a_word() {
             assert_eq!(found, expected);
         }
     }
-    // The same text twice has no answer.
-    let same = json!({"chosen": "One two", "rejected": "One two"});
-    let other = json!({"chosen": "One two", "rejected": "One three"});
-    let (_, left_out) = batch(&plain, &[same, other], 64).unwrap();
-    assert_eq!(left_out.rows, 1);
 }
 
 /// All ways of writing one conversation give the same tokens.
@@ -251,10 +250,6 @@ fn what_is_before_the_pair_is_not_trained_on_and_all_after_the_common_messages_i
         "{}",
         chosen[0]
     );
-    // Answers that are the same are answers still.
-    let same =
-        json!({"chosen": with(&[assistant("Two.")]), "rejected": with(&[assistant("Two.")])});
-    assert_eq!(answers(&chatml, &same), ["Two.<|im_end|>"; 2]);
     // History and system message of an Alpaca record are the prompt's.
     let alpaca = json!({"system": "Hear.", "history": [["a?", "One."]], "instruction": "b?", "input": "now",
         "chosen": "Two.", "rejected": "Zwei."});

@@ -343,6 +343,9 @@ fn what_the_post_processor_puts_before_a_text_begins_documents_and_prompts() {
         tokenizer.encode_prompt("Pip ran").unwrap(),
         by_hand.get_ids()
     );
+    // A text may bring it.
+    let brought = tokenizer.encode_prompt("<s>Pip ran").unwrap();
+    assert_eq!(brought, by_hand.get_ids());
     let without = tokenizer.without_document_start();
     assert_eq!(
         without.encode_prompt("Pip ran").unwrap(),
