@@ -115,7 +115,7 @@ pub(crate) struct Before {
     carried: u64,
 }
 
-/// What of the rows did not get into batches: of each row once, however many epochs it comes in.
+/// What of the rows did not get into batches, counted in the first epoch, as the others have the same rows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LeftOut {
     /// Rows of which nothing is used.

@@ -56,8 +56,6 @@ pub struct Loader {
     window: Option<Window>,
     /// Of rows that are over, what no batch has said yet.
     left_out: LeftOut,
-    /// Rows that have been passed.
-    passed: u64,
     cursor: Cursor,
     rows_per_epoch: u64,
     num_epochs: Option<u64>,
@@ -124,7 +122,6 @@ impl Loader {
             earlier: 0,
             window: None,
             left_out: LeftOut::default(),
-            passed: 0,
             cursor,
             rows_per_epoch,
             num_epochs,
@@ -393,13 +390,12 @@ impl Loader {
     }
 
     fn next_row(&mut self) {
-        // Those after come again.
+        // Later epochs have the same rows. What a batch says may depend on nothing but where it is, so by the epoch.
         if let Some(job) = &self.job
-            && self.passed < self.rows_per_epoch
+            && self.cursor.epoch == 0
         {
             self.left_out += job.examples[self.row].left_out();
         }
-        self.passed += 1;
         self.cursor.token = 0;
         self.earlier = 0;
         self.cursor.row += 1;

@@ -146,7 +146,11 @@ impl PairReader {
     /// Error: what is left without a column for the prompt, in whose place is what both texts begin with, may be the question.
     fn check_prompt(&self, row: &Row, common: &str) -> Result<(), DataError> {
         let PreferenceColumns {
-            chosen, rejected, ..
+            chosen,
+            rejected,
+            system,
+            tools,
+            ..
         } = &self.columns;
         let is_none = common.trim().is_empty();
         let mut others = row.fields.iter().filter(|(name, value)| {
@@ -158,7 +162,10 @@ impl PairReader {
                 Value::List(list) => is_none && matches!(list.first(), Some(Value::Struct(_))),
                 _ => false,
             };
-            is_question && name != chosen && name != rejected
+            is_question
+                && [chosen, rejected, system, tools]
+                    .iter()
+                    .all(|it| *it != name)
         });
         let others = others.next().map(|(name, _)| name);
         let unread = row.fields.unread_texts().find(|_| is_none);

@@ -56,6 +56,7 @@ fn beside_messages(
     names: [&str; 2],
 ) -> Result<Messages, String> {
     let mut system = take_system(&mut prompt);
+    let are_whole = answers.iter().all(is_whole);
     for (answer, name) in zip(answers, names) {
         if !is_whole(answer) {
             continue;
@@ -70,8 +71,9 @@ fn beside_messages(
         }
         let begins = answer.len() > prompt.len()
             && zip(answer.iter(), &prompt).all(|(answer, prompt)| is_alike(answer, prompt));
-        // A prompt that ends with an answer may be what was said before the conversation.
-        let goes_on = prompt.last().is_some_and(|it| it["role"] == "assistant")
+        // A prompt that ends with an answer may be what was said before the conversations.
+        let goes_on = are_whole
+            && prompt.last().is_some_and(|it| it["role"] == "assistant")
             && !is_alike(&prompt[0], &answer[0]);
         if begins {
             answer.drain(..prompt.len());

@@ -45,6 +45,11 @@ fn a_question_in_a_column_that_is_not_known_is_an_error() {
             json!({"messages": [user("What?")], "chosen": "So", "rejected": "Nothing"}),
             "messages",
         ),
+        // What is known to be something else is not taken for it.
+        (
+            json!({"system": "S", "ask": "What?", "chosen": "So", "rejected": "Nothing"}),
+            "ask",
+        ),
     ] {
         let said = error(json!({}), record);
         let named = format!("columns.prompt={column}");
@@ -275,6 +280,10 @@ fn a_conversation_about_something_else_than_its_prompt_is_an_error() {
         &error(json!({"template": "chatml"}), record),
         &["another system message in `rejected`"],
     );
+    // What was said before is before both or none.
+    let before = json!([user("x?"), assistant("y")]);
+    let record = json!({"prompt": before, "chosen": whole("p", "a"), "rejected": [assistant("b")]});
+    assert_says(&error(json!({"template": "chatml"}), record), &["`chosen`"]);
     let record = json!({"chosen": whole("p", "a"), "rejected": [assistant("b")]});
     assert_says(
         &error(json!({"template": "chatml"}), record),
