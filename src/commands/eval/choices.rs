@@ -301,6 +301,21 @@ mod tests {
     }
 
     #[test]
+    fn a_question_that_brings_what_begins_a_text_has_it_once() {
+        let tokenizer = tokenizer();
+        let asking = Asking {
+            tokenizer: &tokenizer,
+            start: &[5],
+            delimiter: "",
+            longest: 9,
+        };
+        let ids = |asked| asking.request(asked, "c").unwrap().0.ids;
+        let begins = tokenizer.token(5).unwrap();
+        assert_eq!(ids("a"), [5, 0, 2]);
+        assert_eq!(ids(&format!("{begins}a")), [5, 0, 2]);
+    }
+
+    #[test]
     fn what_is_too_long_loses_its_beginning() {
         // Of "c a b c c" the last is predicted and not read.
         assert_eq!(asked("", 4, "ccabc", "c"), (vec![2, 2, 5, 2, 2], 1, false));
