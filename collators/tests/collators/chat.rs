@@ -415,6 +415,15 @@ fn columns_and_roles_may_have_other_names() {
     }));
     let record = r#"{"turns": [{"who": "me", "what": "One?"}, {"who": "you", "what": "Uno."}]}"#;
     assert_eq!(trained(&sharegpt, record), ["Uno.<|im_end|>"]);
+    // One that is named and not there is a slip, and not a record without it.
+    let system = collator(json!({"template": "chatml", "columns": {"system": "sys"}}));
+    let read = |record: &str| system.read(&row(record)).map_err(|error| error.to_string());
+    let error = read(r#"{"instruction": "One?", "output": "Uno."}"#).unwrap_err();
+    assert!(
+        error.contains("no column `sys`") && error.contains("instruction, output"),
+        "{error}"
+    );
+    read(r#"{"instruction": "One?", "output": "Uno.", "sys": null}"#).unwrap();
 }
 
 #[test]
