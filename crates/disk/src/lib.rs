@@ -1,7 +1,8 @@
 //! Files and folders that are whole or absent after a kill or a power cut.
 //!
 //! A file is written under another name, synced and renamed; then the entry in its folder is synced, without which the
-//! new name may not be there after the power cut. Only Unix has the notion of the latter, and needs it.
+//! new name may not be there after the power cut. Only Unix has the notion of the latter, and needs it. A symbolic link stays
+//! and the file that it leads to is replaced; a pipe or a device cannot be replaced and is written to.
 //!
 //! ```
 //! # let tmp = tempfile::tempdir()?;
@@ -59,15 +60,19 @@ impl From<Error> for io::Error {
     }
 }
 
-/// Replaces `path` by what `fill` writes: after a kill or a power cut it is the old file or the new one.
+/// Links after one another, as Linux follows them at most.
+const MOST_LINKS: usize = 40;
+
+/// Replaces `path` by what `fill` writes: after a kill or a power cut it is the old file or the new one. What is no file, a
+/// pipe or a device, is written to instead.
 pub fn replace(
     path: &Path,
     fill: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
 ) -> Result<()> {
-    let mut temp = path.as_os_str().to_owned();
-    // Two processes may write the same file; each then has its own, and the last to rename wins.
-    temp.push(format!(".tmp-{}", std::process::id()));
-    let temp = PathBuf::from(temp);
+    let Some(path) = &file_behind(path).map_err(Error::io("write", path))? else {
+        return write_into(path, fill).map_err(Error::io("write", path));
+    };
+    let temp = temp_beside(path);
     let write = || {
         let mut file = BufWriter::new(File::create(&temp)?);
         fill(&mut file)?;
@@ -81,6 +86,60 @@ pub fn replace(
     }
     replaced?;
     sync_dir(parent(path))
+}
+
+/// Whether [`replace`] could begin, found out before the work that is to be written. Changes nothing.
+pub fn check_replace(path: &Path) -> Result<()> {
+    match file_behind(path).map_err(Error::io("write", path))? {
+        Some(file) => {
+            let temp = temp_beside(&file);
+            File::create(&temp)
+                .and_then(|_| fs::remove_file(&temp))
+                .map_err(Error::io("write", path))
+        }
+        None if path.is_dir() => {
+            let is_folder = io::Error::from(io::ErrorKind::IsADirectory);
+            Err(Error::io("write", path)(is_folder))
+        }
+        None => Ok(()),
+    }
+}
+
+/// The name of what is to become `path`. Two processes may write the same file; each then has its own, and the last to rename
+/// wins.
+fn temp_beside(path: &Path) -> PathBuf {
+    let mut temp = path.as_os_str().to_owned();
+    temp.push(format!(".tmp-{}", std::process::id()));
+    temp.into()
+}
+
+/// The file, there or not, that links from `path` end at; `None` where they end at something else.
+fn file_behind(path: &Path) -> io::Result<Option<PathBuf>> {
+    if fs::metadata(path).is_ok_and(|it| !it.is_file()) {
+        return Ok(None);
+    }
+    let mut path = path.to_owned();
+    for _ in 0..MOST_LINKS {
+        let Ok(link) = fs::read_link(&path) else {
+            return Ok(Some(path));
+        };
+        // A process's open files, such as /dev/stdout, whose writer would go on with the file that was replaced.
+        if path.starts_with("/proc") || path.starts_with("/dev/fd") {
+            return Ok(None);
+        }
+        path = parent(&path).join(link);
+    }
+    Err(io::Error::other("its symbolic links have no end"))
+}
+
+/// After what is there: standard output, by its name, may be a file with something in it.
+fn write_into(
+    path: &Path,
+    fill: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut file = BufWriter::new(File::options().append(true).open(path)?);
+    fill(&mut file)?;
+    file.flush()
 }
 
 /// Replaces `path` by a file of these bytes.
@@ -151,6 +210,91 @@ mod tests {
         assert!(failed.is_err());
         assert_eq!(read_json::<Vec<u32>>(&path).unwrap(), [1, 2]);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_stays_and_the_file_that_it_leads_to_is_replaced() {
+        use std::os::unix::fs::symlink;
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::create_dir(at("there")).unwrap();
+        fs::write(at("there/old.json"), "0").unwrap();
+        symlink("there/old.json", at("link")).unwrap();
+        symlink(at("link"), at("link-to-link")).unwrap();
+        symlink("there/new.json", at("dangling")).unwrap();
+        for (link, file) in [
+            ("link", "there/old.json"),
+            ("link-to-link", "there/old.json"),
+            ("dangling", "there/new.json"),
+        ] {
+            check_replace(&at(link)).unwrap();
+            write_json(&at(link), &link).unwrap();
+            assert!(at(link).is_symlink(), "{link}");
+            assert!(!at(file).is_symlink(), "{link}");
+            assert_eq!(read_json::<String>(&at(file)).unwrap(), link);
+        }
+        assert_eq!(fs::read_dir(at("there")).unwrap().count(), 2);
+        symlink("b", at("a")).unwrap();
+        symlink("a", at("b")).unwrap();
+        let error = write_json(&at("a"), &1).unwrap_err();
+        assert!(io::Error::from(error).to_string().contains("no end"));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_pipe_is_written_to_and_stays_one() {
+        use std::os::unix::fs::FileTypeExt;
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+        assert!(made.unwrap().success());
+        check_replace(&pipe).unwrap();
+        let reader = {
+            let pipe = pipe.clone();
+            std::thread::spawn(move || fs::read_to_string(pipe).unwrap())
+        };
+        write_file(&pipe, b"told").unwrap();
+        assert_eq!(reader.join().unwrap(), "told");
+        assert!(fs::metadata(&pipe).unwrap().file_type().is_fifo());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    /// `/dev/stdout` leads there: whoever has the file open writes on into it.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn an_open_file_of_a_process_is_added_to() {
+        use std::os::fd::AsRawFd;
+        let folder = tempfile::tempdir().unwrap();
+        let mut file = File::create(folder.path().join("out.txt")).unwrap();
+        file.write_all(b"first, ").unwrap();
+        for open_files in ["/dev/fd", "/proc/self/fd"] {
+            let name = Path::new(open_files).join(file.as_raw_fd().to_string());
+            write_file(&name, b"then, ").unwrap();
+        }
+        let text = fs::read_to_string(folder.path().join("out.txt")).unwrap();
+        assert_eq!(text, "first, then, then, ");
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_known_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::write(at("file"), "kept").unwrap();
+        check_replace(&at("file")).unwrap();
+        check_replace(&at("new")).unwrap();
+        assert_eq!(fs::read_to_string(at("file")).unwrap(), "kept");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        for (wrong, kind) in [
+            (at("nowhere/new"), io::ErrorKind::NotFound),
+            (at("file/new"), io::ErrorKind::NotADirectory),
+            (folder.path().to_owned(), io::ErrorKind::IsADirectory),
+        ] {
+            let error = check_replace(&wrong).unwrap_err();
+            let written = format!("cannot write {}", wrong.display());
+            assert_eq!(error.to_string(), written);
+            assert_eq!(io::Error::from(error).kind(), kind, "{written}");
+        }
     }
 
     #[test]
