@@ -436,10 +436,12 @@ impl Model for BertForMaskedLM {
     }
 
     /// Published files call LayerNorm's parameters `gamma` and `beta`, hold the tied decoder a second time, and have what only
-    /// other objectives look at: the pooler, whether a sentence is the next one. A `BertModel` has no `bert.` in its names.
+    /// other objectives look at: the pooler, whether a sentence is the next one. A `BertModel` has no `bert.` in its names, and
+    /// no head.
     fn tensor_names(&self) -> TensorNames {
         TensorNames::default()
             .with_optional_prefix("bert.")
+            .with_head(&["cls.predictions.*"])
             .with_former(|name| {
                 let scale = name.strip_suffix("LayerNorm.weight");
                 let shift = name.strip_suffix("LayerNorm.bias");

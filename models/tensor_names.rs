@@ -31,6 +31,7 @@ pub struct TensorNames {
     ignored: &'static [&'static str],
     lacked: &'static [&'static str],
     copies: &'static [(&'static str, &'static str)],
+    head: &'static [&'static str],
 }
 
 impl TensorNames {
@@ -84,6 +85,15 @@ impl TensorNames {
         Self { copies, ..self }
     }
 
+    /// Patterns of the paths of the head's own parameters, which files of the model without its head (`BertModel`) lack
+    /// together.
+    pub fn with_head(self, patterns: &'static [&'static str]) -> Self {
+        Self {
+            head: patterns,
+            ..self
+        }
+    }
+
     /// What the parameter at `path` is called in a file that is written.
     pub fn saved(&self, path: &str) -> String {
         match &self.rename {
@@ -118,6 +128,11 @@ impl TensorNames {
     /// Patterns of weights of parts that the model lacks.
     pub fn lacked(&self) -> &[&'static str] {
         self.lacked
+    }
+
+    /// Patterns of the paths of the head's own parameters.
+    pub fn head(&self) -> &[&'static str] {
+        self.head
     }
 
     /// Names in files, and the paths of the parameters that they repeat.

@@ -112,6 +112,7 @@ impl App {
             program::works_for(supervisor);
         }
         let done = begun.and_then(|()| self.try_run(args));
+        let done = done.and_then(|code| out::finish().map(|()| code).map_err(Failure::Run));
         let code = done.unwrap_or_else(|failure| {
             out::error_line(&failure);
             failure.exit_code()

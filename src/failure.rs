@@ -1,8 +1,10 @@
 //! What ends the program early, and the exit code it ends with.
 
 use std::fmt;
+use std::path::Path;
 use std::process::ExitCode;
 
+use anyhow::Context;
 use tt_config::Diagnostics;
 use tt_data::DataError;
 
@@ -40,6 +42,12 @@ impl Failure {
             Self::Run(_) => 1,
         })
     }
+}
+
+/// Refuses a file to write that cannot be written, before the work whose result it is to hold. `key` names it.
+pub(crate) fn check_output(key: &str, file: Option<&Path>) -> Result<(), Failure> {
+    let checked = file.map_or(Ok(()), tt_disk::check_replace);
+    checked.with_context(|| key.to_owned()).map_err(Failure::Request)
 }
 
 impl From<Diagnostics> for Failure {

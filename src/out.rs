@@ -1,16 +1,25 @@
 //! Standard output and standard error. A reader that has gone away (`tpu-train --help | head`) or a full disk behind one of
-//! them is no reason to stop. A run also keeps it in its folder: see [`tt_metrics::transcript`].
+//! them is no reason to stop. At the end a full disk behind standard output is a failure, see [`finish`], but of a run, which
+//! also keeps what it says in its folder: see [`tt_metrics::transcript`].
 
 use std::borrow::Cow;
 use std::fmt::Display;
-use std::io::{self, Write};
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::io::{self, ErrorKind, Write};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use anyhow::Context;
 
 use tt_metrics::transcript::{Stream, keep};
 
 /// Where what is not an error goes, as a [`Talk`].
 static TALK: AtomicU8 = AtomicU8::new(Talk::Usual as u8);
+
+/// Whether what is printed is on disk besides.
+static IS_LOG: AtomicBool = AtomicBool::new(false);
+
+/// Why the first text that is lost could not be written to standard output.
+static LOST: Mutex<Option<io::Error>> = Mutex::new(None);
 
 /// Of a process that has others speak for it: what its lines begin with.
 static LABEL: OnceLock<String> = OnceLock::new();
@@ -36,6 +45,30 @@ pub(crate) fn set_talk(talk: Talk) {
     TALK.store(talk as u8, Ordering::Relaxed);
 }
 
+/// From now on standard output is but a view of what is on disk: [`finish`] does not mind if it is lost.
+pub(crate) fn is_log() {
+    IS_LOG.store(true, Ordering::Relaxed);
+}
+
+/// Error: something did not get to standard output, for another reason than that its reader has had enough.
+pub(crate) fn finish() -> anyhow::Result<()> {
+    note_lost(io::stdout().flush());
+    let lost = LOST.lock().unwrap_or_else(PoisonError::into_inner).take();
+    match lost {
+        Some(error) if !IS_LOG.load(Ordering::Relaxed) => Err(error).context("standard output"),
+        _ => Ok(()),
+    }
+}
+
+fn note_lost(written: io::Result<()>) {
+    if let Err(error) = written
+        && error.kind() != ErrorKind::BrokenPipe
+    {
+        let mut lost = LOST.lock().unwrap_or_else(PoisonError::into_inner);
+        lost.get_or_insert(error);
+    }
+}
+
 /// Prints a text as it is.
 pub(crate) fn text(text: impl Display) {
     let text = text.to_string();
@@ -47,7 +80,7 @@ pub(crate) fn text(text: impl Display) {
     }
     let stream = match TALK.load(Ordering::Relaxed) {
         talk if talk == Talk::Usual as u8 => {
-            let _ = write!(io::stdout(), "{text}");
+            note_lost(write!(io::stdout(), "{text}"));
             Stream::Out
         }
         talk if talk == Talk::Aside as u8 || text.starts_with("warning: ") => {

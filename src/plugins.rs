@@ -52,16 +52,25 @@ impl Plugins {
         .join("\n")
     }
 
-    /// The model that a checkpoint's `config.json` names: `Qwen2ForCausalLM` is `qwen2.Qwen2ForCausalLM`.
+    /// The model that a checkpoint's `config.json` names: `Qwen2ForCausalLM` is `qwen2.Qwen2ForCausalLM`, and so is what
+    /// Hugging Face calls it without its head, `Qwen2Model`.
     pub(crate) fn model_of_checkpoint(
         &self,
         hf_config: &Value,
     ) -> anyhow::Result<&Entry<BuildModel>> {
         let named = hf_config["architectures"][0].as_str();
         let class = named.context("config.json names no architecture")?;
-        let entries = self.models.entries().iter();
-        let mut found = entries.filter(|entry| entry.name.rsplit('.').next() == Some(class));
-        found.next().with_context(|| {
+        let is_whole = |name: &str| name == class;
+        let is_headless = |name: &str| {
+            let family = class.strip_suffix("Model");
+            let task = family.and_then(|family| name.strip_prefix(family));
+            task.is_some_and(|task| task.starts_with("For") || task.starts_with("LMHead"))
+        };
+        let find = |is_it: &dyn Fn(&str) -> bool| {
+            let mut entries = self.models.entries().iter();
+            entries.find(|entry| entry.name.rsplit('.').next().is_some_and(is_it))
+        };
+        find(&is_whole).or_else(|| find(&is_headless)).with_context(|| {
             let known = self.models.names().join(", ");
             format!("config.json names the architecture `{class}`; there are {known}")
         })

@@ -258,7 +258,8 @@ impl<C: Architecture> Model for Decoder<C> {
 
     /// Some files hold a tied head a second time.
     fn tensor_names(&self) -> TensorNames {
-        let names = TensorNames::default();
+        // Files of the model without its head have no prefix.
+        let names = TensorNames::default().with_optional_prefix("model.");
         if self.config.decoder().tie_word_embeddings {
             names.with_copies(&[("lm_head.weight", "model.embed_tokens.weight")])
         } else {

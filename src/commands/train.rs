@@ -36,6 +36,7 @@ use crate::report;
 use crate::setup::{Setup, data_problem, job, problem, sharding, tokens};
 
 pub(crate) fn run(mut invocation: Invocation) -> Result<ExitCode, Failure> {
+    out::is_log();
     let setup = Setup::read(&invocation)?;
     let is_debug = setup.config.debug;
     let followers = match ranks::processes() {
@@ -106,9 +107,10 @@ fn train(
     }
     if checkpoint.is_none()
         && let Some(pretrained) = &setup.pretrained
-        && let Some(lacked) = pretrained.passed_over(&*setup.model)
     {
-        out::line(lacked);
+        let model = &*setup.model;
+        let said = [pretrained.passed_over(model), pretrained.new_head(model)];
+        said.iter().flatten().for_each(out::line);
     }
     let baselines = data.baselines().map_err(Failure::run)?;
 

@@ -16,7 +16,12 @@ use tt_run::run_dir::weights_folder;
 use crate::out;
 
 /// What describes a model and its tokenizer.
-const DESCRIPTIONS: &[&str] = &["config.json", "generation_config.json", ADAPTER_CONFIG];
+const DESCRIPTIONS: &[&str] = &[
+    "config.json",
+    "generation_config.json",
+    ADAPTER_CONFIG,
+    "1_Pooling/config.json",
+];
 const TOKENIZERS: &[&str] = &[
     "tokenizer.json",
     "tokenizer_config.json",

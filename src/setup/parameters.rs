@@ -38,12 +38,12 @@ impl Sources<'_> {
             let weights = checkpoint.model().map_err(Failure::request)?;
             return load_parts(model, &weights, device, shard).map_err(Failure::request);
         }
+        let seed = Seed::new(self.seed).fold_str("init");
         match self.pretrained {
             Some(pretrained) => pretrained
-                .load(model, device, shard)
+                .load(model, seed, device, shard)
                 .map_err(Failure::request),
             None => {
-                let seed = Seed::new(self.seed).fold_str("init");
                 ParamTree::init_sharded(&model.params(), seed, device, shard).map_err(Failure::run)
             }
         }

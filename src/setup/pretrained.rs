@@ -11,7 +11,7 @@ use tt_data::{Tokenizer, TokenizerOrigin};
 use tt_hub::Reference;
 use tt_models::Model;
 use tt_nn::{ParamSpec, ParamTree};
-use tt_tensor::{Device, Shard};
+use tt_tensor::{Device, Seed, Shard};
 use tt_train::TokenIds;
 
 use crate::setup::hub::{self, Need};
@@ -163,22 +163,34 @@ impl Pretrained {
         ))
     }
 
+    /// A line about a head that is drawn afresh, as the weights are of a model without one.
+    pub(crate) fn new_head(&self, model: &dyn Model) -> Option<String> {
+        let weights = self.weights.as_ref()?;
+        tt_train::lacks_head(model, weights).then(|| {
+            format!(
+                "{} is of a model without its head: the head is new, drawn from the seed",
+                self.path.display()
+            )
+        })
+    }
+
     fn weights(&self) -> &Weights {
         let weights = self.weights.as_ref();
         weights.expect("what reads weights has asked for them")
     }
 
-    /// Of each parameter the part that `shard` says.
+    /// Of each parameter the part that `shard` says; of [`Pretrained::new_head`] drawn from `seed`.
     pub(crate) fn load(
         &self,
         model: &dyn Model,
+        seed: Seed,
         device: Device,
         shard: &dyn Fn(&ParamSpec) -> Shard,
     ) -> tt_train::Result<ParamTree> {
-        tt_train::load_parts(model, self.weights(), device, shard)
+        tt_train::load_to_train(model, self.weights(), seed, device, shard)
     }
 
-    /// As [`Pretrained::load`], to be frozen.
+    /// As [`Pretrained::load`], to be frozen, with a head of its own.
     pub(crate) fn load_base(
         &self,
         model: &dyn Model,

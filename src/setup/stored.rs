@@ -13,7 +13,8 @@ use tt_models::Model;
 use tt_nn::{ParamSpec, ParamTree};
 use tt_tensor::Device;
 use tt_train::{
-    Adapted, Base, BaseOrigin, TrainState, draw_base, load_adapter, load_base, load_params,
+    Adapted, Base, BaseOrigin, TrainState, draw_base, load_adapter, load_base, load_body,
+    load_params,
 };
 
 use crate::plugins::Plugins;
@@ -24,6 +25,9 @@ use crate::setup::pretrained::TOKENIZER;
 const CONFIG: &str = "config.json";
 /// Where a checkpoint of an adapter has it: beside `adapter_config.json` other programs would take it for a model's.
 const CONFIG_OF_BASE: &str = "trainer_state/config.json";
+
+/// Reads a whole model's parameters.
+type Load = fn(&dyn Model, &Weights, Device) -> tt_train::Result<ParamTree>;
 
 /// A model and its parameters, read from a folder.
 pub(crate) struct Stored {
@@ -49,6 +53,26 @@ impl Stored {
         plugins: &Plugins,
         device: Device,
     ) -> anyhow::Result<Self> {
+        Self::open_with(load_params, checkpoint, base, plugins, device)
+    }
+
+    /// The same for its hidden states: a whole model's files may lack the head.
+    pub(crate) fn open_body(
+        checkpoint: &str,
+        base: Option<&str>,
+        plugins: &Plugins,
+        device: Device,
+    ) -> anyhow::Result<Self> {
+        Self::open_with(load_body, checkpoint, base, plugins, device)
+    }
+
+    fn open_with(
+        load: Load,
+        checkpoint: &str,
+        base: Option<&str>,
+        plugins: &Plugins,
+        device: Device,
+    ) -> anyhow::Result<Self> {
         let folder = hub::local(checkpoint, Need::Weights)?;
         let Some(saved) = SavedAdapter::open(&folder)? else {
             if let Some(base) = base {
@@ -57,7 +81,7 @@ impl Stored {
                     folder.display()
                 );
             }
-            return Self::whole(folder, plugins, device);
+            return Self::whole(load, folder, plugins, device);
         };
         let remembered = TrainState::read_in(&folder)?.and_then(|state| state.base);
         let origin = base_origin(&folder, &saved, base, remembered.as_ref())?;
@@ -113,7 +137,12 @@ impl Stored {
     }
 
     /// A whole model: a folder, or a file of weights, beside which or in which it is described.
-    fn whole(path: PathBuf, plugins: &Plugins, device: Device) -> anyhow::Result<Self> {
+    fn whole(
+        load: Load,
+        path: PathBuf,
+        plugins: &Plugins,
+        device: Device,
+    ) -> anyhow::Result<Self> {
         let folder = parent_of_weights(&path);
         let (model, weights) = if path.is_file() {
             let weights = Weights::open(&path)?;
@@ -133,7 +162,7 @@ impl Stored {
         };
         let tokenizer_within = within.map(|files| files.map(of_file));
         Ok(Self {
-            params: load_params(&*model, &weights, device)?,
+            params: load(&*model, &weights, device)?,
             model,
             adapter: None,
             base_folder: None,
@@ -240,5 +269,9 @@ fn read_model(folder: &Path, plugins: &Plugins) -> anyhow::Result<Arc<dyn Model>
 /// The model that the `config.json` of `path` says.
 fn model_of(config: &Value, path: &Path, plugins: &Plugins) -> anyhow::Result<Arc<dyn Model>> {
     let entry = plugins.model_of_checkpoint(config)?;
-    (entry.build.from_hf)(config).with_context(|| path.display().to_string())
+    (entry.build.from_hf)(config).map_err(|error| match error {
+        // It would name the file once more.
+        tt_models::Error::HfConfig(why) => anyhow!("{}: {why}", path.display()),
+        error => anyhow::Error::from(error).context(path.display().to_string()),
+    })
 }

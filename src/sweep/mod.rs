@@ -50,6 +50,7 @@ pub(crate) fn run(
     args: &Args,
     plugins: &Plugins,
 ) -> Result<ExitCode, Failure> {
+    out::is_log();
     let plan = SweepPlan::read(composer, &args.overrides, plugins)?;
     let program = this_program().map_err(Failure::run)?;
     let stop = StopFlag::default();

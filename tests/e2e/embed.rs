@@ -1,8 +1,10 @@
 //! Texts become vectors.
 
+use std::collections::HashMap;
 use std::fs;
 use std::process::Stdio;
 
+use candle_core::{DType, Device, Tensor};
 use serde_json::Value;
 
 use crate::harness::Place;
@@ -99,6 +101,7 @@ fn wrong_requests_are_refused() {
     place.write("empty.txt", "");
     place.write("bad.jsonl", "{\"title\": \"a\"}\n");
     place.write("number.jsonl", "{\"text\": \"a\"}\n{\"text\": 3}\n");
+    place.write("words.jsonl", "\"a\"\n");
     place.write("latin.txt", "a");
     fs::write(place.path().join("latin.txt"), b"caf\xe9").expect("written");
     place
@@ -117,6 +120,16 @@ fn wrong_requests_are_refused() {
         (
             &["input=number.jsonl"],
             "number.jsonl:2: `text`: 3 is no text",
+        ),
+        (&["input=words.jsonl"], "words.jsonl:1: \"a\" is no object"),
+        (
+            &["--text", "a", "input=latin.txt"],
+            "given twice: by --text and by input=latin.txt",
+        ),
+        // Before the work.
+        (
+            &["--text", "a", "out=absent/v.npy", "checkpoint=nowhere"],
+            "out: cannot write absent/v.npy",
         ),
         (
             &["--text", "a", "out=v.bin"],
@@ -139,10 +152,103 @@ fn wrong_requests_are_refused() {
         .run(&["eval", "checkpoint=run", "--text", "a"])
         .with_code(2)
         .complains("`--text` is for `embed`, not for `eval`");
+}
+
+/// A checkpoint of the model without its head, as Hugging Face's `BertModel` and `Qwen2Model` write it: names without the
+/// prefix, and what else such files have.
+fn headless(place: &Place, whole: &str, out: &str, prefix: &str) {
+    let [whole, out] = [whole, out].map(|folder| place.path().join(folder));
+    fs::create_dir(&out).expect("a folder");
+    fs::copy(whole.join("tokenizer.json"), out.join("tokenizer.json")).expect("a tokenizer");
+    let config = fs::read_to_string(whole.join("config.json")).expect("a config");
+    let mut config: Value = serde_json::from_str(&config).expect("JSON");
+    let class = config["architectures"][0].as_str().expect("a class");
+    let (family, _) = class.split_once("For").expect("a task");
+    config["architectures"][0] = format!("{family}Model").into();
+    fs::write(out.join("config.json"), config.to_string()).expect("written");
+    let weights = candle_core::safetensors::load(whole.join("model.safetensors"), &Device::Cpu);
+    let body = weights.expect("weights").into_iter();
+    let mut body: HashMap<String, Tensor> = body
+        .filter_map(|(name, value)| Some((name.strip_prefix(prefix)?.to_owned(), value)))
+        .collect();
+    let pooler = Tensor::zeros((8, 8), DType::F32, &Device::Cpu).expect("zeros");
+    if prefix == "bert." {
+        body.insert("pooler.dense.weight".to_owned(), pooler);
+    }
+    candle_core::safetensors::save(&body, out.join("model.safetensors")).expect("written");
+}
+
+#[test]
+fn a_model_without_its_head_gives_the_same_vectors_and_is_trained_with_a_new_one() {
+    const BERT: &[&str] = &[
+        "+model=bert",
+        "+trainer=masked_lm",
+        "data.sequence_length=32",
+        "trainer.global_batch_size=4",
+        "trainer.micro_batch_size=2",
+        "trainer.max_steps=2",
+    ];
+    let place = Place::new();
+    let small = ["model/size=nano", "hydra.run.dir=bert-run"];
+    place.run(&[BERT, &small].concat()).with_code(0);
     place
-        .run(&["embed", "checkpoint=run", "--text=a", "out=absent/v.npy"])
-        .with_code(1)
-        .complains("absent/v.npy");
+        .run_nano(&["trainer.max_steps=2", "hydra.run.dir=qwen2-run"])
+        .with_code(0);
+    let embed = |checkpoint: &str, more: &[&str]| {
+        let checkpoint = format!("checkpoint={checkpoint}");
+        let args = ["embed", &checkpoint, "--text", "Long ago there was a bear."];
+        place.run(&[&args, more].concat())
+    };
+    for (name, prefix) in [("bert", "bert."), ("qwen2", "model.")] {
+        let (whole, body) = (format!("{name}-whole"), format!("{name}-body"));
+        let (run, out) = (format!("checkpoint={name}-run"), format!("out={whole}"));
+        place.run(&["export", &run, &out]).with_code(0);
+        headless(&place, &whole, &body, prefix);
+        let [expected, own] = [&whole, &body].map(|it| embed(it, &[]).with_code(0).stdout);
+        assert_eq!(vectors(&own), vectors(&expected), "{name}");
+    }
+
+    // What the model was trained for is beside it.
+    let by_default = embed("bert-body", &[]).with_code(0).stdout;
+    for (switched, pooling) in [("cls_token", "cls"), ("lasttoken", "last"), ("mean_tokens", "mean")] {
+        let modes = serde_json::json!({
+            "word_embedding_dimension": 8,
+            "pooling_mode_mean_tokens": false,
+            "pooling_mode_max_tokens": false,
+            (format!("pooling_mode_{switched}")): true,
+        });
+        place.write("bert-body/1_Pooling/config.json", &modes.to_string());
+        let followed = embed("bert-body", &[]).with_code(0).stdout;
+        let chosen = embed("bert-body", &[&format!("pooling={pooling}")]);
+        assert_eq!(followed, chosen.with_code(0).stdout, "{switched}");
+        assert_eq!(followed == by_default, pooling == "mean");
+    }
+    let modes = r#"{"pooling_mode_cls_token": false, "pooling_mode_max_tokens": true}"#;
+    place.write("bert-body/1_Pooling/config.json", modes);
+    embed("bert-body", &[])
+        .with_code(2)
+        .complains("1_Pooling/config.json: the model was trained with the pooling max_tokens");
+
+    // A token is predicted by nothing that was there.
+    let body = "checkpoint=bert-body";
+    for other in [
+        &["eval", body, "data=stories", "trainer=masked_lm"][..],
+        &["export", body, "out=other"],
+    ] {
+        place
+            .run(other)
+            .with_code(2)
+            .complains("bert-body is of a model without its head");
+    }
+    let from = ["model.pretrained_url=bert-body", "hydra.run.dir=further"];
+    place
+        .run(&[BERT, &from].concat())
+        .with_code(0)
+        .prints("bert-body is of a model without its head: the head is new, drawn from the seed")
+        .prints("not read from bert-body: pooler.dense.weight");
+    place
+        .run(&[BERT, &from, &["trainer.max_steps=3"]].concat())
+        .with_code(0);
 }
 
 /// Vectors on standard output are the result: one that is lost is a failure, one that nobody wants is none.

@@ -9,7 +9,7 @@ use serde_json::Value;
 use tt_data::Tokenizer;
 use tt_testkit::{gguf_metadata, gguf_tokenizer, write_gguf};
 
-use crate::harness::{Place, RunFolder};
+use crate::harness::{Place, RunFolder, nano};
 
 /// A run of two steps, into `dir`.
 #[track_caller]
@@ -205,6 +205,10 @@ fn splits_and_limits_are_asked_for() {
         .with_code(2)
         .complains("has no end: say how much of it, with max_batches=100");
     for (wrong, complaint) in [
+        (
+            "details=absent/d.jsonl",
+            "details: cannot write absent/d.jsonl",
+        ),
         ("splits=[test]", "validation"),
         ("+max_batch=2", "max_batches"),
         ("data=nothing", "stories"),
@@ -303,6 +307,16 @@ fn questions_are_answered_and_wrong_ones_refused_by_line() {
         .prints("task   questions     acc       ±  acc_norm  acc_bytes  truncated\n")
         .prints("right          2  1.0000  0.0000");
 
+    place
+        .run(&[
+            "eval",
+            "checkpoint=run",
+            "tasks=[right.jsonl]",
+            "prompt={querry}:",
+        ])
+        .with_code(2)
+        .complains("right.jsonl:1: prompt=\"{querry}:\": no column `querry`; there are query, choices, gold");
+
     let long = "a".repeat(2000);
     for (text, complaint) in [
         ("", "has no questions"),
@@ -347,15 +361,34 @@ fn weights_without_a_loss_are_said_to_be_of_no_use() {
         .complains("its weights are of no use");
 }
 
-/// As for every command: whoever reads no further has had enough.
+/// As for every command whose product it is: whoever reads no further has had enough, and a full disk has lost it.
 #[test]
-fn a_closed_or_full_standard_output_is_no_failure() {
+fn a_full_disk_behind_standard_output_is_a_failure_and_a_closed_one_is_none() {
     let place = Place::new();
     trained(&place, "run", &[]);
-    for script in [r#"exec "$@" >&-"#, r#"exec "$@" >/dev/full"#] {
-        let args = ["eval", "checkpoint=run", "max_batches=1"];
-        let output = place.shell(script, &args).output().expect("bash");
+    let eval = ["eval", "checkpoint=run", "max_batches=1"];
+    let batch = ["batch", "data.sequence_length=32"];
+    let config = ["--cfg", "job", "+model=qwen2"];
+    let again = nano(&["trainer.max_steps=2", "hydra.run.dir=run"]);
+    let full = r#"exec "$@" >/dev/full"#;
+    for (script, args, code) in [
+        (r#"exec "$@" >&-"#, &eval[..], 0),
+        (full, &eval, 1),
+        (full, &batch, 1),
+        (full, &config, 1),
+        (full, &["--version"], 1),
+        (r#""$@" | head -0; exit ${PIPESTATUS[0]}"#, &batch, 0),
+        // A run's is in its folder.
+        (full, &again, 0),
+    ] {
+        let output = place.shell(script, args).output().expect("bash");
         let stderr = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(0), "{script}: {stderr}");
+        assert_eq!(
+            output.status.code(),
+            Some(code),
+            "{script} {args:?}: {stderr}"
+        );
+        let is_said = stderr.contains("error: standard output: No space left on device");
+        assert_eq!(is_said, code == 1, "{script} {args:?}: {stderr}");
     }
 }

@@ -388,6 +388,62 @@ fn transformers_gives_our_losses_scores_and_vectors() {
     );
 }
 
+/// Models without their heads, as transformers writes them: `BertModel` with a pooler, `GPT2Model`, `Qwen2Model`.
+#[test]
+fn transformers_makes_the_same_vectors_of_models_without_their_heads() {
+    let Some(python) = python() else {
+        return;
+    };
+    let place = Place::new();
+    let path = |name: &str| place.path().join(name);
+    let vocab = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/golden/vocab_txt/uncased/vocab.txt"
+    );
+    let make = ["make-bert".into(), vocab.into(), path("bert")];
+    run_script(&python, "compare_logits.py", &make);
+    let texts = [TEXT, "Long ago there was a bear.", "a"];
+    place.write("texts.txt", &(texts.join("\n") + "\n"));
+    for (name, class) in [
+        ("bert", "BertModel"),
+        ("gpt2", "GPT2Model"),
+        ("qwen2", "Qwen2Model"),
+    ] {
+        if name != "bert" {
+            let nano = NANO.iter().filter(|arg| !arg.starts_with("+model="));
+            let args: Vec<_> = nano.copied().collect();
+            let (model, run) = (format!("+model={name}"), format!("hydra.run.dir={name}-run"));
+            place
+                .run(&[&args[..], &[&model, &run, "trainer.max_steps=5"]].concat())
+                .with_code(0);
+            let trained = RunFolder(path(&format!("{name}-run"))).final_checkpoint();
+            std::fs::rename(trained, path(name)).expect("renamed");
+        }
+        let body = path(&format!("{name}-body"));
+        run_script(
+            &python,
+            "compare_vectors.py",
+            [Path::new("body"), &path(name), &body],
+        );
+        let [checkpoint, out] = [
+            format!("checkpoint={name}-body"),
+            format!("out={name}.npy"),
+        ];
+        place
+            .run(&["embed", &checkpoint, "input=texts.txt", &out])
+            .with_code(0);
+        let vectors = path(&format!("{name}.npy"));
+        let args = [&body, &path("texts.txt"), &vectors];
+        let stdout = run_script(&python, "compare_vectors.py", args);
+        let theirs: Value = serde_json::from_slice(&stdout).expect("JSON");
+        assert_eq!(theirs["class"], class);
+        assert!(
+            theirs["vectors_differ_by"].as_f64() < Some(1e-5),
+            "{name}: {theirs}"
+        );
+    }
+}
+
 /// The model in the folder `base` with the adapter in another.
 fn with_adapter(base: &Path, adapter: &Path) -> (Arc<dyn Model>, ParamTree) {
     let (model, params) = whole_model(base);

@@ -17,7 +17,7 @@ use crate::base::{Base, BaseOrigin};
 use crate::error::{Error, Result};
 use crate::saved_tensor::SavedTensor;
 use crate::state::TrainState;
-use crate::weights::load_params_with;
+use crate::weights::{Head, load_params_with};
 
 /// An adapter being trained.
 #[derive(Clone, Debug)]
@@ -119,7 +119,7 @@ pub fn load_base(
     shard: &dyn Fn(&ParamSpec) -> Shard,
 ) -> Result<ParamTree> {
     let hold = |spec: &ParamSpec, value| hold(spec, value, dtype);
-    let params = load_params_with(model, weights, device, shard, hold)?;
+    let params = load_params_with(model, weights, device, shard, Head::Due, hold)?;
     device.trim();
     Ok(params)
 }

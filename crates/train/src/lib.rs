@@ -99,7 +99,9 @@ pub use totals::{StepNumbers, Totals};
 pub use trace::{Budget, OperationCost, ProfileConfig, TraceFormat, budget};
 pub use training::{Clipping, StepTimes, Training};
 pub use utilization::{Utilization, measured_peak_flops, model_flops};
-pub use weights::{check_weights, load_params, load_parts, passed_over};
+pub use weights::{
+    check_weights, lacks_head, load_body, load_params, load_parts, load_to_train, passed_over,
+};
 
 pub use tt_collators::{IGNORE, Prediction};
 

@@ -26,8 +26,9 @@ pub(super) struct EmbedConfig {
     pub(super) field: String,
     /// A file to write, `.npy` (f32 `[N, H]`) or `.jsonl`, over what is there; null: JSONL to standard output.
     pub(super) out: Option<PathBuf>,
-    /// How the states of a text's tokens become one vector.
-    pub(super) pooling: PoolingName,
+    /// How the states of a text's tokens become one vector; null: as `1_Pooling/config.json` beside the weights says, where
+    /// `sentence-transformers` has written it, else their mean.
+    pub(super) pooling: Option<PoolingName>,
     /// Whether vectors are divided by their L2 norm.
     pub(super) normalize: bool,
     /// Tokens of a text with what is put around it; what is over is cut off its end. Null: what the model takes.

@@ -5,6 +5,7 @@
 
 mod config;
 mod npy;
+mod pooling;
 mod texts;
 
 use std::io::{self, ErrorKind, Write};
@@ -19,7 +20,7 @@ use tt_launch::StopSignal;
 use tt_train::StopFlag;
 
 use crate::device::{report_declined, report_fallbacks};
-use crate::failure::Failure;
+use crate::failure::{Failure, check_output};
 use crate::invocation::Invocation;
 use crate::out;
 use crate::setup::stored::Stored;
@@ -36,12 +37,14 @@ pub(crate) fn run(invocation: Invocation) -> Result<ExitCode, Failure> {
     let _signal =
         StopSignal::install_silently(StopFlag::default().shared()).map_err(Failure::run)?;
     let target = Target::of(config.out.as_deref()).map_err(Failure::Request)?;
+    check_output("out", config.out.as_deref())?;
     let device = config.device.device().map_err(Failure::Request)?;
     let (checkpoint, base) = (&config.checkpoint, config.base.as_deref());
-    let stored = Stored::open(checkpoint, base, &invocation.plugins, device);
+    let stored = Stored::open_body(checkpoint, base, &invocation.plugins, device);
     let stored = stored.map_err(Failure::Request)?;
     let tokenizer = stored.tokenizer().map_err(Failure::Request)?;
     tt_train::check_vocabulary(tokenizer.vocab_size(), &*stored.model)?;
+    let pooling = pooling::of(&config, &stored).map_err(Failure::Request)?;
     let texts = texts::read(&config, &invocation.options.texts).map_err(Failure::Request)?;
 
     let longest = stored.model.max_positions();
@@ -67,7 +70,7 @@ pub(crate) fn run(invocation: Invocation) -> Result<ExitCode, Failure> {
         ));
     }
     let options = Embedding {
-        pooling: config.pooling.into(),
+        pooling: pooling.into(),
         normalize: config.normalize,
         precision: tt_tensor::Precision::from(config.precision),
         batch_size: config.batch_size,

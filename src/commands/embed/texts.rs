@@ -12,6 +12,12 @@ use super::config::{EmbedConfig, Format};
 
 pub(super) fn read(config: &EmbedConfig, given: &[String]) -> anyhow::Result<Vec<String>> {
     if !given.is_empty() {
+        if let Some(file) = &config.input {
+            bail!(
+                "the texts are given twice: by --text and by input={}",
+                file.display()
+            );
+        }
         return Ok(given.to_vec());
     }
     let (name, text) = match &config.input {
@@ -50,6 +56,9 @@ fn of_objects(text: &str, name: &str, field: &str) -> anyhow::Result<Vec<String>
     let texts = lines.map(|(index, line)| {
         let at = || format!("{name}:{}", index + 1);
         let object: Value = serde_json::from_str(line).with_context(at)?;
+        if !object.is_object() {
+            bail!("{}: {object} is no object with a key `{field}`", at());
+        }
         let mut found = object.get(field);
         if found.is_none() {
             let mut parts = field.split('.');

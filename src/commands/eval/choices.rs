@@ -30,7 +30,7 @@ pub(super) struct Answered {
     accuracy: f64,
     by_characters: f64,
     by_bytes: f64,
-    /// Choices whose question lost its beginning.
+    /// Choices, not questions, before which the question lost its beginning.
     truncated: usize,
     /// Of each question.
     details: Vec<Value>,

@@ -39,7 +39,8 @@ pub(super) struct EvalConfig {
     /// The first questions of each file, this many; null: all.
     #[schemars(range(min = 1))]
     pub(super) max_questions: Option<usize>,
-    /// What is asked, with `{context}` or another column's name in braces in the place of its text; null: the context.
+    /// What is asked, with `{context}` or another column's name in braces in the place of its text, and `{{` for a brace;
+    /// null: the context.
     pub(super) prompt: Option<String>,
     /// What stands between that and a choice.
     pub(super) delimiter: String,

@@ -22,7 +22,7 @@ use tt_tensor::Precision;
 use tt_train::{StopFlag, TrainState};
 
 use crate::device::{report_declined, report_fallbacks};
-use crate::failure::Failure;
+use crate::failure::{Failure, check_output};
 use crate::invocation::Invocation;
 use crate::out;
 use crate::setup::check_data;
@@ -42,6 +42,7 @@ pub(crate) fn run(invocation: Invocation) -> Result<ExitCode, Failure> {
     // There is nothing to save: a signal ends the command, with its own code.
     let _signal =
         StopSignal::install_silently(StopFlag::default().shared()).map_err(Failure::run)?;
+    check_output("details", config.details.as_deref())?;
     let recorded = Recorded::of(&config.checkpoint, &invocation.plugins)?;
     let recorded = recorded.as_ref();
     let has_data = config.data.is_some() || (config.tasks.is_empty() && recorded.is_some());
@@ -62,10 +63,6 @@ pub(crate) fn run(invocation: Invocation) -> Result<ExitCode, Failure> {
             answered.push(of_file);
         }
     }
-    if let Some(file) = &config.details {
-        let lines = choices::details(&answered);
-        tt_disk::write_file(file, lines.as_bytes()).map_err(Failure::run)?;
-    }
     report_fallbacks(subject.device);
     report_declined(subject.device);
     let found = Found {
@@ -79,6 +76,11 @@ pub(crate) fn run(invocation: Invocation) -> Result<ExitCode, Failure> {
         out::line(found.json().map_err(Failure::run)?);
     } else {
         out::text(found.table());
+    }
+    // After what was found: that is not lost if this fails.
+    if let Some(file) = &config.details {
+        let lines = choices::details(&found.answered);
+        tt_disk::write_file(file, lines.as_bytes()).map_err(Failure::run)?;
     }
     let rows = found.losses.iter().flat_map(|it| &it.rows);
     if !rows.into_iter().all(Measured::is_finite) {

@@ -65,7 +65,10 @@ fn question(
     let context = text(name, context)?;
     let asked = match prompt {
         None => context.to_owned(),
-        Some(prompt) => filled(prompt, context, object),
+        Some(prompt) => {
+            let filled = filled(prompt, context, object);
+            filled.with_context(|| format!("prompt={prompt:?}"))?
+        }
     };
     let (name, choices) = column(object, CHOICES, "the choices")?;
     let (texts, labels) = match choices {
@@ -120,32 +123,38 @@ fn text<'a>(name: &str, value: &'a Value) -> anyhow::Result<&'a str> {
         .with_context(|| format!("`{name}`: {value} is no text"))
 }
 
-/// `prompt` with the columns that it names in braces; what no column is called stands as it is.
-fn filled(prompt: &str, context: &str, object: &Map<String, Value>) -> String {
+/// `prompt` with the texts of the columns that it names in braces; `{{` and `}}` are braces. Errors: a name of no column, or of
+/// one that is no text; a brace without the other.
+fn filled(prompt: &str, context: &str, object: &Map<String, Value>) -> anyhow::Result<String> {
     let mut filled = String::new();
     let mut rest = prompt;
-    while let Some((before, after)) = rest.split_once('{') {
+    while let Some(at) = rest.find(['{', '}']) {
+        let (before, from) = rest.split_at(at);
         filled.push_str(before);
-        let named = after.split_once('}').and_then(|(name, after)| {
-            let value = match name {
-                "context" => context,
-                name => object.get(name)?.as_str()?,
-            };
-            Some((value, after))
-        });
-        match named {
-            Some((value, after)) => {
-                filled.push_str(value);
-                rest = after;
-            }
-            None => {
-                filled.push('{');
-                rest = after;
-            }
+        let (brace, after) = from.split_at(1);
+        if let Some(after) = after.strip_prefix(brace) {
+            filled.push_str(brace);
+            rest = after;
+            continue;
         }
+        let named = after.split_once('}').filter(|_| brace == "{");
+        let Some((name, after)) = named else {
+            bail!("a `{brace}` without the other brace; `{brace}{brace}` is one of the text");
+        };
+        filled.push_str(match name {
+            "context" => context,
+            name => match object.get(name) {
+                Some(value) => text(name, value)?,
+                None => {
+                    let there: Vec<&str> = object.keys().map(String::as_str).collect();
+                    bail!("no column `{name}`; there are {}", there.join(", "))
+                }
+            },
+        });
+        rest = after;
     }
     filled.push_str(rest);
-    filled
+    Ok(filled)
 }
 
 fn right(answer: &Value, choices: &[String], labels: &[Value]) -> Option<usize> {
@@ -234,7 +243,27 @@ mod tests {
             r#"{"query": "Why?", "topic": "Logic {x}", "choices": ["a", "b"], "answer": "A"}"#;
         let asked = |prompt| parsed(json, Some(prompt)).unwrap().asked;
         assert_eq!(asked("{topic}: {context}\nA:"), "Logic {x}: Why?\nA:");
-        assert_eq!(asked("{none} {query} }{"), "{none} Why? }{");
+        assert_eq!(asked("{{{query}}} {{}}"), "{Why?} {}");
+    }
+
+    #[test]
+    fn a_prompt_that_names_no_text_is_refused() {
+        let json = r#"{"query": "Why?", "year": 3, "choices": ["a", "b"], "answer": "A"}"#;
+        for (prompt, complaint) in [
+            (
+                "{nope}: x",
+                "no column `nope`; there are query, year, choices, answer",
+            ),
+            ("{choices}", r#"`choices`: ["a","b"] is no text"#),
+            ("{year}", "`year`: 3 is no text"),
+            ("{query", "a `{` without the other brace; `{{` is one"),
+            ("query}", "a `}` without the other brace; `}}` is one"),
+            ("{}", "no column ``"),
+        ] {
+            let error = format!("{:#}", parsed(json, Some(prompt)).unwrap_err());
+            let expected = format!("prompt={prompt:?}: {complaint}");
+            assert!(error.starts_with(&expected), "{error}");
+        }
     }
 
     #[test]
