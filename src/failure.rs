@@ -47,7 +47,9 @@ impl Failure {
 /// Refuses a file to write that cannot be written, before the work whose result it is to hold. `key` names it.
 pub(crate) fn check_output(key: &str, file: Option<&Path>) -> Result<(), Failure> {
     let checked = file.map_or(Ok(()), tt_disk::check_replace);
-    checked.with_context(|| key.to_owned()).map_err(Failure::Request)
+    checked
+        .with_context(|| key.to_owned())
+        .map_err(Failure::Request)
 }
 
 impl From<Diagnostics> for Failure {

@@ -70,10 +70,12 @@ impl Plugins {
             let mut entries = self.models.entries().iter();
             entries.find(|entry| entry.name.rsplit('.').next().is_some_and(is_it))
         };
-        find(&is_whole).or_else(|| find(&is_headless)).with_context(|| {
-            let known = self.models.names().join(", ");
-            format!("config.json names the architecture `{class}`; there are {known}")
-        })
+        find(&is_whole)
+            .or_else(|| find(&is_headless))
+            .with_context(|| {
+                let known = self.models.names().join(", ");
+                format!("config.json names the architecture `{class}`; there are {known}")
+            })
     }
 }
 

@@ -137,12 +137,7 @@ impl Stored {
     }
 
     /// A whole model: a folder, or a file of weights, beside which or in which it is described.
-    fn whole(
-        load: Load,
-        path: PathBuf,
-        plugins: &Plugins,
-        device: Device,
-    ) -> anyhow::Result<Self> {
+    fn whole(load: Load, path: PathBuf, plugins: &Plugins, device: Device) -> anyhow::Result<Self> {
         let folder = parent_of_weights(&path);
         let (model, weights) = if path.is_file() {
             let weights = Weights::open(&path)?;

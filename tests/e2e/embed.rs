@@ -189,7 +189,7 @@ fn a_model_without_its_head_gives_the_same_vectors_and_is_trained_with_a_new_one
         "trainer.max_steps=2",
     ];
     let place = Place::new();
-    let small = ["model/size=nano", "hydra.run.dir=bert-run"];
+    let small = ["model/size=bert-nano", "hydra.run.dir=bert-run"];
     place.run(&[BERT, &small].concat()).with_code(0);
     place
         .run_nano(&["trainer.max_steps=2", "hydra.run.dir=qwen2-run"])
@@ -210,7 +210,11 @@ fn a_model_without_its_head_gives_the_same_vectors_and_is_trained_with_a_new_one
 
     // What the model was trained for is beside it.
     let by_default = embed("bert-body", &[]).with_code(0).stdout;
-    for (switched, pooling) in [("cls_token", "cls"), ("lasttoken", "last"), ("mean_tokens", "mean")] {
+    for (switched, pooling) in [
+        ("cls_token", "cls"),
+        ("lasttoken", "last"),
+        ("mean_tokens", "mean"),
+    ] {
         let modes = serde_json::json!({
             "word_embedding_dimension": 8,
             "pooling_mode_mean_tokens": false,

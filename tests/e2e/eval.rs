@@ -312,7 +312,7 @@ fn questions_are_answered_and_wrong_ones_refused_by_line() {
             "eval",
             "checkpoint=run",
             "tasks=[right.jsonl]",
-            "prompt={querry}:",
+            "prompt='{querry}:'",
         ])
         .with_code(2)
         .complains("right.jsonl:1: prompt=\"{querry}:\": no column `querry`; there are query, choices, gold");

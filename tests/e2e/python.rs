@@ -412,7 +412,10 @@ fn transformers_makes_the_same_vectors_of_models_without_their_heads() {
         if name != "bert" {
             let nano = NANO.iter().filter(|arg| !arg.starts_with("+model="));
             let args: Vec<_> = nano.copied().collect();
-            let (model, run) = (format!("+model={name}"), format!("hydra.run.dir={name}-run"));
+            let (model, run) = (
+                format!("+model={name}"),
+                format!("hydra.run.dir={name}-run"),
+            );
             place
                 .run(&[&args[..], &[&model, &run, "trainer.max_steps=5"]].concat())
                 .with_code(0);
@@ -425,10 +428,7 @@ fn transformers_makes_the_same_vectors_of_models_without_their_heads() {
             "compare_vectors.py",
             [Path::new("body"), &path(name), &body],
         );
-        let [checkpoint, out] = [
-            format!("checkpoint={name}-body"),
-            format!("out={name}.npy"),
-        ];
+        let [checkpoint, out] = [format!("checkpoint={name}-body"), format!("out={name}.npy")];
         place
             .run(&["embed", &checkpoint, "input=texts.txt", &out])
             .with_code(0);
