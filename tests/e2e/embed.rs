@@ -233,11 +233,29 @@ fn a_model_without_its_head_gives_the_same_vectors_and_is_trained_with_a_new_one
         .with_code(2)
         .complains("1_Pooling/config.json: the model was trained with the pooling max_tokens");
 
+    // A part of a head is no model without one.
+    let path = place.path().join("bert-whole/model.safetensors");
+    let mut weights = candle_core::safetensors::load(&path, &Device::Cpu).expect("weights");
+    weights.remove("cls.predictions.bias").expect("it is there");
+    candle_core::safetensors::save(&weights, &path).expect("written");
+    embed("bert-whole", &[])
+        .with_code(2)
+        .complains("cls.predictions.bias");
+
     // A token is predicted by nothing that was there.
     let body = "checkpoint=bert-body";
     for other in [
         &["eval", body, "data=stories", "trainer=masked_lm"][..],
-        &["export", body, "out=other"],
+        &["generate", body, "--prompt", "a"],
+        &[
+            BERT,
+            &[
+                "model.pretrained_url=bert-body",
+                "model/adapter=lora",
+                "model.adapter.target_modules=[query,value]",
+            ],
+        ]
+        .concat(),
     ] {
         place
             .run(other)
