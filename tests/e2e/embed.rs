@@ -102,6 +102,10 @@ fn wrong_requests_are_refused() {
     place.write("bad.jsonl", "{\"title\": \"a\"}\n");
     place.write("number.jsonl", "{\"text\": \"a\"}\n{\"text\": 3}\n");
     place.write("words.jsonl", "\"a\"\n");
+    place.write(
+        "odd/config.json",
+        r#"{"architectures": ["BertModel"], "hidden_size": 8}"#,
+    );
     place.write("latin.txt", "a");
     fs::write(place.path().join("latin.txt"), b"caf\xe9").expect("written");
     place
@@ -142,6 +146,11 @@ fn wrong_requests_are_refused() {
             "nowhere/config.json",
         ),
         (&["--text", "a", "checkpoint=bare"], "tokenizer.json"),
+        // The file is named once.
+        (
+            &["--text", "a", "checkpoint=odd"],
+            "error: odd/config.json: `vocab_size` is missing",
+        ),
     ] {
         place
             .run(&[&["embed", "checkpoint=run"], wrong].concat())
