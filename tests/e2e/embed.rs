@@ -236,6 +236,13 @@ fn a_model_without_its_head_gives_the_same_vectors_and_is_trained_with_a_new_one
         assert_eq!(followed, chosen.with_code(0).stdout, "{switched}");
         assert_eq!(followed == by_default, pooling == "mean");
     }
+    place.write(
+        "bert-body/1_Pooling/config.json",
+        r#"{"pooling_mode": "cls"}"#,
+    );
+    let followed = embed("bert-body", &[]).with_code(0).stdout;
+    let chosen = embed("bert-body", &["pooling=cls"]).with_code(0).stdout;
+    assert_eq!(followed, chosen, "newer files name it");
     let modes = r#"{"pooling_mode_cls_token": false, "pooling_mode_max_tokens": true}"#;
     place.write("bert-body/1_Pooling/config.json", modes);
     embed("bert-body", &[])
