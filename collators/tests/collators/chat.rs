@@ -415,15 +415,19 @@ fn columns_and_roles_may_have_other_names() {
     }));
     let record = r#"{"turns": [{"who": "me", "what": "One?"}, {"who": "you", "what": "Uno."}]}"#;
     assert_eq!(trained(&sharegpt, record), ["Uno.<|im_end|>"]);
-    // One that is named and not there is a slip, and not a record without it.
-    let system = collator(json!({"template": "chatml", "columns": {"system": "sys"}}));
-    let read = |record: &str| system.read(&row(record)).map_err(|error| error.to_string());
-    let error = read(r#"{"instruction": "One?", "output": "Uno."}"#).unwrap_err();
+    // A record may lack a system message; a part of its question that is named and not there is a slip.
+    let read = |columns: Value, record: &str| {
+        let collator = collator(json!({"template": "chatml", "columns": columns}));
+        let read = collator.read(&row(record)).map(|_| ());
+        read.map_err(|error| error.to_string())
+    };
+    let record = r#"{"instruction": "One?", "output": "Uno."}"#;
+    read(json!({"system": "sys"}), record).unwrap();
+    let error = read(json!({"query": "more"}), record).unwrap_err();
     assert!(
-        error.contains("no column `sys`") && error.contains("instruction, output"),
+        error.contains("no column `more`") && error.contains("instruction, output"),
         "{error}"
     );
-    read(r#"{"instruction": "One?", "output": "Uno.", "sys": null}"#).unwrap();
 }
 
 #[test]
