@@ -16,6 +16,7 @@ use tt_tensor::{CrossEntropyParams, Tensor, fused};
 use crate::device_batch::{DeviceBatch, at_targets};
 use crate::error::Result;
 use crate::loss::{Loss, Mean};
+use crate::step::add_counts;
 use crate::totals::Totals;
 use crate::training::Training;
 use crate::validation::cross_entropy;
@@ -73,16 +74,7 @@ pub struct Evaluation {
 
 /// Adds what [`Trainer::counts`] says of a batch to what it said of those before.
 pub fn count(trainer: &dyn Trainer, batch: &Batch, counts: &mut Vec<f32>) {
-    let before = std::mem::take(counts);
-    let more = trainer.counts(batch);
-    *counts = match before.is_empty() {
-        true => more,
-        false => before
-            .iter()
-            .zip(more)
-            .map(|(sum, more)| sum + more)
-            .collect(),
-    };
+    add_counts(counts, trainer.counts(batch));
 }
 
 /// Looks at a batch without learning from it. `counts` are of all batches ([`count`]), `bytes` of the tokenizer that the

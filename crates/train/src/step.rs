@@ -265,14 +265,20 @@ pub(crate) fn sum_counts<'a>(
     batches: impl Iterator<Item = &'a Batch>,
     counts: impl Fn(&Batch) -> Vec<f32>,
 ) -> Vec<f32> {
-    let of_each = batches.map(counts);
-    let sum = of_each.reduce(|mut sums, more| {
-        sums.iter_mut()
+    let mut sums = Vec::new();
+    batches.for_each(|batch| add_counts(&mut sums, counts(batch)));
+    sums
+}
+
+/// Adds what is said of one more batch.
+pub(crate) fn add_counts(sums: &mut Vec<f32>, more: Vec<f32>) {
+    match sums.is_empty() {
+        true => *sums = more,
+        false => sums
+            .iter_mut()
             .zip(more)
-            .for_each(|(sum, more)| *sum += more);
-        sums
-    });
-    sum.unwrap_or_default()
+            .for_each(|(sum, more)| *sum += more),
+    }
 }
 
 /// Labels that the loss counts.
