@@ -94,11 +94,8 @@ impl Collator for SeqToSeqCollator {
             self.tokenizer.encode_prompt(text)
         })?;
         let mut output = self.tokens(row, &config.output_field, |text| {
-            let mut tokens = self.tokenizer.encode(self.tokenizer.until_end(text))?;
-            let end = self.tokenizer.eos_id();
-            if tokens.last() != Some(&end) {
-                tokens.push(end);
-            }
+            let mut tokens = Vec::new();
+            self.tokenizer.encode_to_end(text, &mut tokens)?;
             Ok(tokens)
         })?;
         let all = input.len() + output.len();

@@ -79,24 +79,19 @@ impl Collator for TokenizeCollator {
             .get(from..)
             .unwrap_or_default();
         let cut = self.tokenizer.cut(text, BYTES_PER_PART)?;
-        let (part, next) = match cut {
-            Some((end, next)) => (&text[..end], Some(from + next)),
-            None => (self.tokenizer.until_end(text), None),
-        };
-        let ids = &mut examples.last_or_add().input_ids;
+        let example = examples.last_or_add();
+        let ids = &mut example.input_ids;
         let before = ids.len();
-        self.tokenizer.encode_into(part, ids)?;
-        let end = self.tokenizer.eos_id();
-        if next.is_none() && ids[before..].last() != Some(&end) {
-            ids.push(end);
+        match cut {
+            Some((end, _)) => self.tokenizer.encode_into(&text[..end], ids)?,
+            None => self.tokenizer.encode_to_end(text, ids)?,
         }
         if from == 0 {
             let start = self.tokenizer.start_before(&ids[before..]);
             ids.splice(before..before, start.iter().copied());
         }
-        let example = examples.last_or_add();
         example.label_all();
-        Ok(next)
+        Ok(cut.map(|(_, next)| from + next))
     }
 
     fn keeps(&self) -> Option<Kept> {

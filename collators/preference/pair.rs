@@ -10,7 +10,7 @@ use serde_json::{Map, Value as Json};
 use tt_data::{DataError, Row, Value};
 
 use super::PreferenceColumns;
-use super::shared::{Before, is_whole, part};
+use super::shared::{Part, is_whole, part};
 use crate::chat::{Reader, message};
 use crate::{Conversation, RecordFormat};
 
@@ -31,9 +31,6 @@ pub(super) enum Pair {
         answers: [Messages; 2],
     },
 }
-
-/// What a column holds of a pair.
-type Part = Before;
 
 /// Where a prompt is that no column is named for: a text or messages, a list of messages before the answers, and a text again.
 const PROMPT: &str = "prompt";

@@ -8,8 +8,8 @@ use std::iter::zip;
 use super::pair::Messages;
 use crate::chat::message;
 
-/// The prompt in a column of its own.
-pub(super) enum Before {
+/// What a column holds of a pair.
+pub(super) enum Part {
     Text(String),
     Messages(Messages),
 }
@@ -22,14 +22,14 @@ pub(super) fn is_whole(messages: &Messages) -> bool {
 
 /// The prompt of both answers, which are called `names`, and what each has after it. Error: what does not go together.
 pub(super) fn part(
-    before: Option<Before>,
+    prompt: Option<Part>,
     mut answers: [Messages; 2],
     names: [&str; 2],
 ) -> Result<(Messages, [Messages; 2]), String> {
     let whole = [0, 1].map(|i| is_whole(&answers[i]));
-    let mut prompt = match before {
-        Some(Before::Messages(prompt)) => beside_messages(prompt, &mut answers, names)?,
-        Some(Before::Text(text)) => beside_text(&text, &mut answers, names)?,
+    let mut prompt = match prompt {
+        Some(Part::Messages(prompt)) => beside_messages(prompt, &mut answers, names)?,
+        Some(Part::Text(text)) => beside_text(&text, &mut answers, names)?,
         None => match whole.iter().position(|it| !it) {
             None => Vec::new(),
             Some(i) => return Err(format!("there is no question in `{}`", names[i])),

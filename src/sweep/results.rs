@@ -194,16 +194,13 @@ fn compared_by(folder: &Path, config: &SweepConfig, jobs: &[SweepJob]) -> String
     let summaries = jobs
         .iter()
         .filter_map(|job| summary(&folder.join(&job.subdir)));
-    let mut have_one = summaries
-        .map(|summary| summary.get(OBJECTIVE).is_some())
-        .peekable();
-    let is_objective = have_one.peek().is_some() && have_one.all(|it| it);
-    if is_objective {
-        OBJECTIVE
-    } else {
-        "final_val_loss"
-    }
-    .to_owned()
+    let summaries: Vec<Value> = summaries.collect();
+    let have_one = |summary: &Value| summary.get(OBJECTIVE).is_some();
+    let name = match !summaries.is_empty() && summaries.iter().all(have_one) {
+        true => OBJECTIVE,
+        false => "final_val_loss",
+    };
+    name.to_owned()
 }
 
 fn summary(folder: &Path) -> Option<Value> {

@@ -166,6 +166,16 @@ fn transformers_computes_our_logits_from_our_checkpoints() {
     assert_eq!(from_theirs, trained(&pairs[0].0, "from-ours"));
 }
 
+/// A small `BertForMaskedLM` and its tokenizer, as transformers saves them.
+fn make_bert(python: &Path, folder: &Path) {
+    let vocab = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/golden/vocab_txt/uncased/vocab.txt"
+    );
+    let make = [Path::new("make-bert"), Path::new(vocab), folder];
+    run_script(python, "compare_logits.py", make);
+}
+
 /// And back: what `BertForMaskedLM` and its tokenizer have saved is trained here, and what comes of it is loaded there.
 #[test]
 fn a_bert_of_transformers_is_trained_here_and_loaded_there() {
@@ -174,12 +184,7 @@ fn a_bert_of_transformers_is_trained_here_and_loaded_there() {
     };
     let place = Place::new();
     let path = |name: &str| place.path().join(name);
-    let vocab = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/tests/golden/vocab_txt/uncased/vocab.txt"
-    );
-    let make = ["make-bert".into(), vocab.into(), path("theirs")];
-    run_script(&python, "compare_logits.py", &make);
+    make_bert(&python, &path("theirs"));
     place
         .run(&[
             "+model=bert",
@@ -396,12 +401,7 @@ fn transformers_makes_the_same_vectors_of_models_without_their_heads() {
     };
     let place = Place::new();
     let path = |name: &str| place.path().join(name);
-    let vocab = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/tests/golden/vocab_txt/uncased/vocab.txt"
-    );
-    let make = ["make-bert".into(), vocab.into(), path("bert")];
-    run_script(&python, "compare_logits.py", &make);
+    make_bert(&python, &path("bert"));
     let texts = [TEXT, "Long ago there was a bear.", "a"];
     place.write("texts.txt", &(texts.join("\n") + "\n"));
     for (name, class) in [

@@ -320,6 +320,17 @@ impl Tokenizer {
         }
     }
 
+    /// Appends the tokens of the end of a document, and the end of text unless the text brings it: see
+    /// [`Tokenizer::until_end`].
+    pub fn encode_to_end(&self, text: &str, ids: &mut Vec<u32>) -> Result<(), DataError> {
+        let before = ids.len();
+        self.encode_into(self.until_end(text), ids)?;
+        if ids[before..].last() != Some(&self.eos_id) {
+            ids.push(self.eos_id);
+        }
+        Ok(())
+    }
+
     /// Begins no document with what the post-processor puts there.
     #[must_use]
     pub fn without_document_start(mut self) -> Self {

@@ -8,6 +8,7 @@ use tt_tensor::{Device, Seed, Shard, Tensor};
 use crate::error::{Error, Result};
 
 /// What is done where weights lack the model's head.
+#[derive(Clone, Copy)]
 pub(crate) enum Head {
     /// It is an error.
     Due,
@@ -115,22 +116,21 @@ pub(crate) fn load_params_with(
     check_weights(model, weights).map_err(Box::new)?;
     check_copies(model, weights)?;
     let (names, mut specs) = (model.tensor_names(), model.params());
-    let lacks_head = lacks_head(model, weights);
-    match head {
-        Head::Due if lacks_head => {
+    let lacked = lacks_head(model, weights).then_some(head);
+    match lacked {
+        Some(Head::Due) => {
             return Err(Error::State(format!(
                 "{} is of a model without its head, so it predicts no token: `embed` makes vectors of its hidden states, and training without an adapter gives it a new head",
                 weights.path().display()
             )));
         }
-        Head::LeftOut if lacks_head => specs.retain(|spec| !is_of_head(spec, &names)),
+        Some(Head::LeftOut) => specs.retain(|spec| !is_of_head(spec, &names)),
         _ => {}
     }
     let mut values = Vec::new();
     let mut failed = None;
     let params = ParamTree::build_sharded(&specs, shard, |spec, shard| {
-        if let Head::New(seed) = head
-            && lacks_head
+        if let Some(Head::New(seed)) = lacked
             && is_of_head(spec, &names)
         {
             return Ok(hold(spec, spec.draw_part(seed, device, shard)?)?);

@@ -107,16 +107,15 @@ impl<'a> Loss<'a> {
         })
     }
 
-    /// Loss, validity and `lse^2` of each row to `stats` `[3, rows]`, and the gradients of the losses times `grad_scale` and
-    /// their elements of `scales`.
+    /// Loss, validity and `lse^2` of each row, `[3, rows]`, and the gradients of the losses times `grad_scale` and their
+    /// elements of `scales`.
     fn chunks(
         &self,
         grad_scale: f32,
         scales: Option<View<TpuStorage>>,
-        stats: &TpuStorage,
         mut dhidden: Option<&mut TpuStorage>,
         mut dweight: Option<(&mut TpuStorage, Write)>,
-    ) -> Result<()> {
+    ) -> Result<TpuStorage> {
         const OP: &str = "linear_cross_entropy";
         let &Self {
             rows, vocab, dim, ..
@@ -133,6 +132,13 @@ impl<'a> Loss<'a> {
             Some(scales) => Some(dense(&format!("{OP}: scales"), scales, DType::F32, rows)?),
             None => None,
         };
+        let stats = device.alloc(DType::F32, 3 * rows)?;
+        if rows == 0 {
+            if let Some((dweight, Write::Assign)) = dweight {
+                fill(dweight, vocab * dim, 0.0)?;
+            }
+            return Ok(stats);
+        }
         let transposed = |layout: &Layout| {
             layout
                 .transpose(0, 1)
@@ -183,7 +189,7 @@ impl<'a> Loss<'a> {
                 *write = Write::Accumulate;
             }
         }
-        Ok(())
+        Ok(stats)
     }
 }
 
@@ -202,15 +208,11 @@ pub(crate) fn linear_cross_entropy(
 ) -> Result<()> {
     let loss = Loss::new("linear_cross_entropy", params, hidden, weight, labels)?;
     output("linear_cross_entropy: totals", totals, DType::F32, 3)?;
+    let dweight = dweight.map(|dweight| (dweight, Write::Assign));
+    let stats = loss.chunks(grad_scale, None, dhidden, dweight)?;
     if loss.rows == 0 {
-        if let Some(dweight) = dweight {
-            fill(dweight, loss.vocab * loss.dim, 0.0)?;
-        }
         return fill(totals, 3, 0.0);
     }
-    let stats = hidden.0.on().alloc(DType::F32, 3 * loss.rows)?;
-    let dweight = dweight.map(|dweight| (dweight, Write::Assign));
-    loss.chunks(grad_scale, None, &stats, dhidden, dweight)?;
     let all = [3, loss.rows];
     reduce::rows(
         reduce::Op::Sum,
@@ -232,11 +234,7 @@ pub(crate) fn linear_token_losses(
 ) -> Result<()> {
     let loss = Loss::new("linear_token_losses", params, hidden, weight, labels)?;
     output("linear_token_losses: losses", losses, DType::F32, loss.rows)?;
-    if loss.rows == 0 {
-        return Ok(());
-    }
-    let stats = hidden.0.on().alloc(DType::F32, 3 * loss.rows)?;
-    loss.chunks(1.0, None, &stats, None, None)?;
+    let stats = loss.chunks(1.0, None, None, None)?;
     into_order((&stats, &Layout::contiguous(loss.rows)), losses, 0)
 }
 
@@ -257,12 +255,5 @@ pub(crate) fn linear_token_losses_backward(
         weight,
         labels,
     )?;
-    if loss.rows == 0 {
-        return match dweight {
-            Some((dweight, Write::Assign)) => fill(dweight, loss.vocab * loss.dim, 0.0),
-            _ => Ok(()),
-        };
-    }
-    let stats = hidden.0.on().alloc(DType::F32, 3 * loss.rows)?;
-    loss.chunks(1.0, Some(dlosses), &stats, dhidden, dweight)
+    loss.chunks(1.0, Some(dlosses), dhidden, dweight).map(drop)
 }
